@@ -1,0 +1,57 @@
+# Everything a stranger needs: `make demo` and `make test` work in a fresh clone with nothing but Python 3.11.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.tomadiff-installed
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+PYTEST_ARGS ?=
+
+# oneDNN picks bf16 instructions that some CPUs announce but cannot run (SIGILL); this is the newest safe set.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+# No telemetry and no downloads behind anyone's back; tests and the demo need neither.
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: help demo test lint format bench train clean
+
+help: ## list what make can do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamp inside .venv is older than pyproject.toml or constraints.txt whenever an install is due;
+# an environment that is already there is brought up to date, never thrown away.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "tomadiff needs Python 3.11 or newer, and '$(PYTHON)' is not that: install one, or run make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+	@test -x $(PY) || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing tomadiff and what it needs into $(VENV) (a few minutes the first time)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt torch -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP) ## merge a picture's tokens and draw where they went (demo/merge_map.png)
+	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
+
+test: $(STAMP) ## run the tests and print the coverage of the core
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+
+lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: $(STAMP) ## let ruff fix and format what it can
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: $(STAMP) ## what a plan costs, against one transformer block
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.planning
+
+train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
+	@nice -n 19 $(PY) -m training.run
+
+clean: ## remove caches, builds and demo pictures (keeps .venv)
+	@rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find src tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""Looking at what merging does: pictures and, later, records, metrics and reports."""

@@ -1,0 +1,38 @@
+"""Settings of the whole suite. The environment is set before anything imports torch or diffusers."""
+
+import os
+
+# Some CPUs announce bf16 instructions that oneDNN then crashes on (SIGILL); this is the newest safe set.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ["HF_HUB_OFFLINE"] = "1"  # a test that wants a download is a broken test
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# deadline: shared machines stall. derandomize: a red run must be red again. print_blob: and reproducible elsewhere.
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", parent=settings.get_profile("ci"), derandomize=False, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Tensors of tests are small: a second thread gains nothing, and on a busy machine waiting for it costs 50 times more.
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """The same random tensors whichever tests run, and in whichever order."""
+    torch.manual_seed(0)
