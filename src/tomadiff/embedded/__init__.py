@@ -1,0 +1,74 @@
+"""The small trained pipelines that ship with the package: real pictures with no download.
+
+They are ordinary diffusers folders made of the very classes users run, trained by us on openly licensed emoji
+(see `training/` in the repository).  A small model of emoji stands in for SDXL or Flux in tests; it does not replace
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tomadiff.errors import TomaError, require_choice
+
+NAMES = ("sdxl", "flux", "judge")
+
+
+class MissingWeightsError(TomaError, FileNotFoundError):
+    """The weights of an embedded model are not part of this installation."""
+
+
+def folder(name: str) -> Path:
+    """Where the files of `name` ("sdxl", "flux" or "judge") lie; raises if they are not part of this installation."""
+    require_choice("name", name, NAMES)
+    path = Path(__file__).parent / f"emoji-{name}"
+    if not any(path.rglob("*.safetensors")):
+        raise MissingWeightsError(
+            f"The weights of emoji-{name} are not in {path}; there: {available() or 'none'}; `make train` makes them."
+        )
+    return path
+
+
+def available() -> tuple[str, ...]:
+    """The embedded models whose weights are part of this installation."""
+    present = Path(__file__).parent
+    return tuple(name for name in NAMES if any((present / f"emoji-{name}").rglob("*.safetensors")))
+
+
+def settings(name: str) -> dict[str, Any]:
+    """What to call a pipeline with: size, steps, guidance.  `load("sdxl")(prompt, **settings("sdxl"))`."""
+    return json.loads((folder(name) / "settings.json").read_text())
+
+
+def load(name: str, dtype: Any = None) -> Any:
+    """A ready pipeline ("sdxl", "flux"), or emoji-judge ("judge", a `CLIPModel`), on the CPU and offline.
+
+    The weights are stored in half precision and loaded as `dtype`, float32 unless told.
+    """
+    path = folder(name)
+    return _load_judge(path, dtype) if name == "judge" else _load_pipeline(path, dtype)
+
+
+def _load_pipeline(path: Path, dtype: Any) -> Any:
+    import torch
+    from diffusers import DiffusionPipeline
+
+    pipe = DiffusionPipeline.from_pretrained(path, torch_dtype=dtype or torch.float32, local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def _load_judge(path: Path, dtype: Any) -> Any:
+    import torch
+    from transformers import CLIPModel
+
+    return CLIPModel.from_pretrained(path, dtype=dtype or torch.float32, local_files_only=True).eval()
+
+
+def load_judge_processor() -> Any:
+    """The judge's `CLIPProcessor`: pictures and captions to its inputs."""
+    from transformers import CLIPProcessor
+
+    return CLIPProcessor.from_pretrained(folder("judge"), local_files_only=True)

@@ -1,0 +1,80 @@
+"""The embedded pipelines load offline and draw: same seed same picture, other seed another."""
+
+import numpy as np
+import pytest
+import torch
+
+from tomadiff import embedded
+from tomadiff.errors import SettingError
+
+PIPELINES = ("sdxl", "flux")
+PROMPT = "a fox on a blue background"
+
+
+def skip_unless_present(name):
+    if name not in embedded.available():
+        pytest.skip(f"the weights of emoji-{name} are not trained yet")
+
+
+@pytest.fixture(params=PIPELINES)
+def drawing(request):
+    """A pipeline's name and a function that draws one picture (h, w, 3) from a seed, in a few steps."""
+    skip_unless_present(request.param)
+    pipe = embedded.load(request.param)
+    settings = embedded.settings(request.param) | dict(num_inference_steps=4)
+
+    def draw(seed):
+        return pipe(PROMPT, generator=torch.Generator().manual_seed(seed), output_type="np", **settings).images[0]
+
+    return request.param, draw
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(SettingError, match="sdxl"):
+        embedded.load("sd15")
+
+
+def test_missing_weights_say_how_to_make_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "__file__", str(tmp_path / "__init__.py"))
+    assert embedded.available() == ()
+    with pytest.raises(embedded.MissingWeightsError, match="make train"):
+        embedded.load("sdxl")
+
+
+def test_a_picture_is_128_square_and_depends_on_the_seed_alone(drawing):
+    _, draw = drawing
+    first, again, other = draw(0), draw(0), draw(1)
+    assert first.shape == (128, 128, 3)
+    assert np.isfinite(first).all()
+    assert np.array_equal(first, again)
+    assert np.abs(first - other).mean() > 0.01
+
+
+def test_attention_sees_at_least_1024_tokens():
+    skip_unless_present("sdxl")
+    pipe = embedded.load("sdxl")
+    seen = []
+    for name, module in pipe.unet.named_modules():
+        if name.endswith("attn1"):
+            module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    pipe(PROMPT, **embedded.settings("sdxl") | dict(num_inference_steps=1))
+    assert max(seen) >= 1024
+
+
+def test_words_outside_the_vocabulary_do_not_crash():
+    skip_unless_present("sdxl")
+    pipe = embedded.load("sdxl")
+    settings = embedded.settings("sdxl") | dict(num_inference_steps=1, output_type="np")
+    assert pipe("Ein Zebra 🦓 auf grünem Grund, très joli!", **settings).images.shape == (1, 128, 128, 3)
+
+
+def test_the_judge_tells_blue_from_red():
+    skip_unless_present("judge")
+    judge, process = embedded.load("judge"), embedded.load_judge_processor()
+    plain = np.zeros((128, 128, 3), dtype=np.uint8)
+    plain[..., 2] = 220
+    captions = ["a fox on a blue background", "a fox on a red background"]
+    inputs = process(text=captions, images=[plain], return_tensors="pt", padding="max_length")
+    with torch.no_grad():
+        blue, red = judge(**inputs).logits_per_image[0]
+    assert blue > red

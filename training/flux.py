@@ -1,0 +1,151 @@
+"""emoji-flux: a small Flux transformer, trained together with its text encoders, small pictures first."""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+from torch import nn
+
+from training import autoencoder, flow, workers
+from training.compose import SIZE
+from training.loop import Recipe, Trainer
+from training.objects import caption
+from training.paths import stage_dir
+from training.pool import Pool
+from training.samples import PAIRS, SEEDS, grid, save_grid
+from training.text import LENGTH, clip_text, clip_tokenizer, t5_text, t5_tokenizer, token_ids
+
+RECIPE = Recipe("flux", steps=9000, learning_rate=1e-3, ema_decay=0.999, save_every=500, muon=True)
+SMALL_STEPS, GUIDED_FROM = 7000, 8000  # 256 tokens until here, then 1024; guidance baked in from there
+SMALL_BATCH, BATCH = 16, 8
+HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
+SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=2.5, max_sequence_length=LENGTH)
+
+
+def build_transformer() -> FluxTransformer2DModel:
+    return FluxTransformer2DModel(
+        patch_size=1, in_channels=16, num_layers=4, num_single_layers=8, attention_head_dim=HEAD_WIDTH,
+        num_attention_heads=HEADS, joint_attention_dim=TEXT_WIDTH, pooled_projection_dim=TEXT_WIDTH,
+        guidance_embeds=True, axes_dims_rope=(8, 12, 12),
+    )  # fmt: skip
+
+
+def pack(latents: torch.Tensor) -> torch.Tensor:
+    """(batch, 4, h, w) to tokens (batch, h/2 * w/2, 16), channel-major inside a token as FluxPipeline packs."""
+    return F.pixel_unshuffle(latents, 2).flatten(2).transpose(1, 2)
+
+
+def positions(side: int) -> torch.Tensor:
+    """Rotary coordinates (side * side, 3) on the full 32x32 token grid; a smaller grid has the same extent."""
+    step = 32 / side
+    axis = torch.arange(side) * step + (step - 1) / 2
+    rows, columns = torch.meshgrid(axis, axis, indexing="ij")
+    return torch.stack([torch.zeros_like(rows), rows, columns], -1).view(-1, 3)
+
+
+class TextToTokens(nn.Module):
+    """The parts of the pipeline that train: text encoders and transformer, called as FluxPipeline calls them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.text_encoder = clip_text(TEXT_WIDTH)
+        self.text_encoder_2 = t5_text(TEXT_WIDTH)
+        self.transformer = build_transformer()
+
+    def forward(
+        self, noisy: torch.Tensor, sigma: torch.Tensor, ids: tuple[torch.Tensor, torch.Tensor], guidance: torch.Tensor
+    ) -> torch.Tensor:
+        """Velocity of tokens (batch, tokens, 16) at sigma (batch,); ids are CLIP's and T5's, (batch, LENGTH) each."""
+        pooled = self.text_encoder(ids[0]).pooler_output
+        states = self.text_encoder_2(ids[1]).last_hidden_state
+        return self.transformer(
+            hidden_states=noisy, timestep=sigma, guidance=guidance, pooled_projections=pooled,
+            encoder_hidden_states=states, txt_ids=torch.zeros(LENGTH, 3),
+            img_ids=positions(round(noisy.shape[1] ** 0.5)),
+        ).sample  # fmt: skip
+
+
+class Objective:
+    """The loss of a step: plain flow matching, and near the end flow matching towards the guided velocity."""
+
+    def __init__(self, model: TextToTokens):
+        self.model, self.pool = model, Pool()
+        self.tokenizers = clip_tokenizer(), t5_tokenizer()
+
+    def ids(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        return token_ids(self.tokenizers[0], captions), token_ids(self.tokenizers[1], captions)
+
+    def __call__(self, step: int, generator: torch.Generator) -> torch.Tensor:
+        small = step < SMALL_STEPS
+        count = (SMALL_BATCH if small else BATCH) // workers.count()
+        latents, captions = self.pool.batch(count, generator)
+        sigma = flow.noise_levels(count, generator)
+        noisy, velocity = flow.add_noise(pack(F.avg_pool2d(latents, 2) if small else latents), sigma, generator)
+        keep = flow.keep_captions(count, generator)
+        captions = [text if kept else "" for text, kept in zip(captions, keep, strict=True)]
+        guidance = torch.ones(count)
+        if step >= GUIDED_FROM:
+            guidance = 1 + keep * 3 * torch.rand(count, generator=generator)
+            velocity = velocity + self.push(noisy, sigma, captions, guidance)
+        return F.mse_loss(self.model(noisy, sigma, self.ids(captions), guidance), velocity)
+
+    @torch.no_grad()
+    def push(
+        self, noisy: torch.Tensor, sigma: torch.Tensor, captions: list[str], guidance: torch.Tensor
+    ) -> torch.Tensor:
+        """(guidance - 1) times what the caption changes: the model learns its own guided velocity in one pass."""
+        plain = torch.ones_like(guidance)
+        told = self.model(noisy, sigma, self.ids(captions), plain)
+        untold = self.model(noisy, sigma, self.ids([""] * len(captions)), plain)
+        return (guidance - 1)[:, None, None] * (told - untold)
+
+
+def pipeline(model: TextToTokens) -> FluxPipeline:
+    pipe = FluxPipeline(
+        vae=autoencoder.load(), transformer=model.transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=flow.SHIFT),
+        text_encoder=model.text_encoder, text_encoder_2=model.text_encoder_2,
+        tokenizer=clip_tokenizer(), tokenizer_2=t5_tokenizer(),
+    )  # fmt: skip
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def save_small_grid(objective: Objective, path: Path) -> None:
+    """Half-size pictures from 256 tokens, as trained on first: the pipeline itself always draws at full density."""
+    prompts = [caption(name, colour) for name, colour in PAIRS for _ in SEEDS]
+    ids, untold = objective.ids(prompts), objective.ids([""] * len(prompts))
+    noise = torch.randn(len(prompts), 256, 16, generator=torch.Generator().manual_seed(0))
+    plain = torch.ones(len(prompts))
+
+    def velocity(noisy: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        low, high = (objective.model(noisy, sigma, tokens, plain) for tokens in (untold, ids))
+        return low + 2.5 * (high - low)
+
+    latents = F.pixel_shuffle(flow.euler(velocity, noise).transpose(1, 2).unflatten(2, (16, 16)), 2)
+    pixels = autoencoder.load().decode(latents).sample.clamp(-1, 1) / 2 + 0.5
+    grid(pixels.permute(0, 2, 3, 1).numpy(), 8).save(path)
+
+
+def train() -> None:
+    """Train, show a sample grid at every checkpoint, and save the pipeline's folder."""
+    model = TextToTokens()
+    objective = Objective(model)
+
+    def report(trainer: Trainer) -> None:
+        if trainer.step <= SMALL_STEPS:
+            return save_small_grid(objective, trainer.folder / f"samples-{trainer.step:06d}.png")
+        settings = SETTINGS | dict(guidance_scale=1.0 if trainer.step < GUIDED_FROM else SETTINGS["guidance_scale"])
+        save_grid(pipeline(model), settings, trainer.folder / f"samples-{trainer.step:06d}.png")
+
+    trainer = Trainer(model, RECIPE)
+    trainer.run(objective, report)
+    trainer.use_average()
+    if workers.rank() == 0:
+        save(model, stage_dir("flux") / "emoji-flux")
+
+
+def save(model: TextToTokens, folder: Path) -> None:
+    pipeline(model).to(torch.float16).save_pretrained(folder)

@@ -1,0 +1,65 @@
+"""AdamW, or Muon for the weight matrices and AdamW for the rest."""
+
+import torch
+from torch import nn
+
+
+def make_optimizers(model: nn.Module, learning_rate: float, muon: bool) -> list[torch.optim.Optimizer]:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not muon:
+        return [torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)]
+    matrices = [p for name, p in model.named_parameters() if p.requires_grad and is_matrix(name, p)]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in parameters if id(p) not in chosen]
+    adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+    return [Muon(matrices, lr=learning_rate * 10), adam]
+
+
+def is_matrix(name: str, parameter: torch.Tensor) -> bool:
+    """Hidden weights: linear or convolution kernels, not embeddings and not the first and last layers."""
+    outer = (
+        "embedding",
+        "embed_tokens",
+        "shared",
+        "conv_in",
+        "conv_out",
+        "x_embedder",
+        "proj_out",
+        "relative_attention",
+    )
+    return parameter.ndim >= 2 and not any(word in name for word in outer)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal by Newton-Schulz (K. Jordan, 2024); kernels count as matrices."""
+
+    def __init__(self, parameters: list[torch.Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+        super().__init__(parameters, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, group)
+
+    def update(self, parameter: torch.Tensor, group: dict) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        buffer = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
+        direction = parameter.grad.lerp(buffer, group["momentum"]).flatten(1)
+        update = orthogonal(direction) * max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(update.view_as(parameter), alpha=-group["lr"])
+
+
+def orthogonal(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
+    """Nearest (roughly) orthogonal matrix (rows, columns), by the quintic Newton-Schulz iteration."""
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / (x.norm() + 1e-7)
+    for _ in range(rounds):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if tall else x

@@ -1,0 +1,22 @@
+"""Run the stages in order, each resuming from its checkpoint: python -m training.run [stage ...]."""
+
+import argparse
+import importlib
+import os
+
+from training.workers import launch
+
+# Processes per stage.  The judge compares pictures within its batch, so it stays in one.
+STAGES = {"autoencoder": 1, "judge": 1, "pool": 1, "sdxl": 2, "flux": 2}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="*", default=list(STAGES), help=f"some of {', '.join(STAGES)}")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    for stage in parser.parse_args().stages:
+        launch(importlib.import_module(f"training.{stage}").train, STAGES[stage])
+
+
+if __name__ == "__main__":
+    main()

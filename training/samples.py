@@ -1,0 +1,40 @@
+"""Sample grids: 8 fixed prompts (rows) by 4 fixed seeds (columns), never chosen by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from training.objects import caption
+
+# Four pairs seen in training, then four that were held out.
+PAIRS = (
+    ("fox", "blue"), ("panda", "pink"), ("strawberry", "white"), ("hamburger", "green"),
+    ("whale", "blue"), ("owl", "blue"), ("donut", "orange"), ("unicorn", "green"),
+)  # fmt: skip
+SEEDS = (0, 1, 2, 3)
+
+
+def grid(pictures: np.ndarray, columns: int) -> Image.Image:
+    """Pictures (count, h, w, 3) in [0, 1] side by side, row by row."""
+    count, height, width, _ = pictures.shape
+    rows = pictures.reshape(count // columns, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
+    return Image.fromarray((rows.reshape(-1, columns * width, 3) * 255).round().astype(np.uint8))
+
+
+def draw_prompts(pipe: torch.nn.Module, settings: dict, prompts: list[str], seeds: list[int]) -> np.ndarray:
+    """One picture per prompt and seed, (prompts, h, w, 3) in [0, 1], in batches of 8."""
+    pictures = []
+    for start in range(0, len(prompts), 8):
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds[start : start + 8]]
+        drawn = pipe(prompts[start : start + 8], generator=generators, output_type="np", **settings)
+        pictures.append(drawn.images)
+    return np.concatenate(pictures)
+
+
+def save_grid(pipe: torch.nn.Module, settings: dict, path: Path) -> None:
+    prompts = [caption(name, colour) for name, colour in PAIRS for _ in SEEDS]
+    pictures = draw_prompts(pipe, settings, prompts, list(SEEDS) * len(PAIRS))
+    # Two prompts per line of the picture keep it compact: 8 pictures wide, 4 high.
+    grid(pictures, 2 * len(SEEDS)).save(path)
