@@ -1,0 +1,25 @@
+"""tomadiff: diffusion models draw the same picture sooner, by merging near-equal image tokens."""
+
+from tomadiff.errors import TomaError
+from tomadiff.grid import Grid, Stripes, Tiles, Whole
+from tomadiff.methods import Method, ToMA
+from tomadiff.plan import MergePlan
+from tomadiff.schedule import Clock, Schedule
+from tomadiff.select import facility_location
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Clock",
+    "Grid",
+    "MergePlan",
+    "Method",
+    "Schedule",
+    "Stripes",
+    "Tiles",
+    "ToMA",
+    "TomaError",
+    "Whole",
+    "__version__",
+    "facility_location",
+]

@@ -1,0 +1,46 @@
+"""Errors of tomadiff. Every message says what was given, what is possible, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+class TomaError(Exception):
+    """Base of every error that tomadiff raises on purpose."""
+
+
+class SettingError(TomaError, ValueError):
+    """A setting has a value that cannot work; raised when the setting is made, before any work."""
+
+
+class ShapeError(TomaError, ValueError):
+    """A tensor does not fit the grid or the plan it is used with."""
+
+
+class UnsupportedModelError(TomaError, TypeError):
+    """A model or pipeline that tomadiff cannot merge tokens in; the message lists those it can."""
+
+
+class PatchError(TomaError, RuntimeError):
+    """A patch was used in a way that its state does not allow."""
+
+
+def require_choice(name: str, value: object, allowed: Collection[object]) -> None:
+    """Raise unless ``value`` is one of ``allowed``."""
+    if value not in allowed:
+        raise SettingError(f"{name}={value!r} is not known; choose one of {', '.join(map(repr, allowed))}.")
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(f"{name}={value!r} is not possible; give a whole number of at least {least}.")
+
+
+def require_ratio(name: str, value: object) -> None:
+    """Raise unless ``value`` is a share of removed tokens: at least 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise SettingError(
+            f"{name}={value!r} is not possible; it is the share of tokens removed, from 0 up to (not including) 1: "
+            f"0.5 keeps half of them."
+        )

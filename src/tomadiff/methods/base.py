@@ -1,0 +1,63 @@
+"""What every method has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
+from tomadiff.plan import Share
+
+Scope = Literal["level", "stack", "block"]
+Span = Literal["op", "block"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Settings of any method: how much merges, where, and who shares a plan.
+
+    Attributes:
+        ratio: share of tokens removed; 0.5 keeps half.
+        span: merge around every op (``"op"``) or once around a whole block (``"block"``).
+        scope: who shares a plan: all blocks that see one grid (``"level"``), consecutive ones (``"stack"``), or none
+            (``"block"``).
+        share: which samples of a batch have the same destinations: none (``"sample"``), the guidance passes of one
+            prompt (``"prompt"``), or all (``"batch"``).
+        levels: grids to merge, counted from the finest with attention; ``None`` means all.
+        skip: how many first blocks stay unmerged; ``None`` means the model family's default.
+        merge_attention: merge around self-attention (or joint attention).
+        merge_cross_attention: merge around cross-attention.
+        merge_feed_forward: merge around the feed-forward.
+    """
+
+    ratio: float = 0.5
+    _: KW_ONLY
+    span: Span = "op"
+    scope: Scope = "level"
+    share: Share = "prompt"
+    levels: tuple[int, ...] | None = None
+    skip: int | None = None
+    merge_attention: bool = True
+    merge_cross_attention: bool = True
+    merge_feed_forward: bool = True
+
+    def __post_init__(self) -> None:
+        require_ratio("ratio", self.ratio)
+        require_choice("span", self.span, ("op", "block"))
+        require_choice("scope", self.scope, ("level", "stack", "block"))
+        require_choice("share", self.share, ("sample", "prompt", "batch"))
+        if self.skip is not None:
+            require_count("skip", self.skip, least=0)
+        if self.levels is not None:
+            object.__setattr__(self, "levels", _checked_levels(self.levels))
+        if not (self.merge_attention or self.merge_cross_attention or self.merge_feed_forward):
+            raise SettingError("Every op is switched off; leave at least one of merge_attention, … on.")
+
+
+def _checked_levels(levels: Collection[int]) -> tuple[int, ...]:
+    if isinstance(levels, int) or not levels:
+        raise SettingError(f"levels={levels!r} is not possible; give numbers such as (0, 1), or None for all.")
+    for level in levels:
+        require_count("levels", level, least=0)
+    return tuple(levels)

@@ -1,0 +1,103 @@
+"""ToMA, token merge with attention (arXiv 2509.10918): facility location chooses, a softmax merges."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
+from tomadiff.grid import Grid, Regions, Tiles
+from tomadiff.methods.base import Method
+from tomadiff.plan import Destinations, Logits, MergePlan, Unmerge, choose_destinations, repeat_to, weigh
+from tomadiff.select import SELECTORS, Selector
+
+
+@dataclass(frozen=True)
+class ToMA(Method):
+    """Merge near-equal tokens with nothing but matrix products.
+
+    What matters most:
+        ``ratio``: share of tokens removed.
+        ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
+
+    To tinker with (and see :class:`~tomadiff.methods.base.Method` for what all methods share):
+
+    Attributes:
+        regions: selection regions.
+        attention_regions: where tokens merge; ``None`` means the selection regions, ``Whole()`` the full grid.
+        temperature: of the softmax; towards 0 every token joins its nearest destination alone.
+        logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
+        unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible.
+        selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
+    """
+
+    _: KW_ONLY
+    regions: Regions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
+    attention_regions: Regions | None = None
+    temperature: float = 1e-3
+    logits: Logits = "cosine"
+    unmerge: Unmerge = "transpose"
+    selector: str | Selector = "facility_location"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_regions("regions", self.regions)
+        if self.attention_regions is not None:
+            _require_regions("attention_regions", self.attention_regions)
+        if isinstance(self.temperature, bool) or not 1e-6 <= self.temperature <= 1e6:
+            raise SettingError(f"temperature={self.temperature!r} is not possible; choose 1e-6 to 1e6 (paper: 1e-3).")
+        require_choice("logits", self.logits, ("cosine", "dot"))
+        require_choice("unmerge", self.unmerge, ("transpose", "pseudo-inverse"))
+        if not callable(self.selector):
+            require_choice("selector", self.selector, tuple(SELECTORS))
+
+    @classmethod
+    def paper(cls, ratio: float = 0.5) -> ToMA:
+        """The paper's settings by one name, whatever our own defaults become."""
+        return cls(ratio, regions=Tiles(4), attention_regions=None, temperature=1e-3, span="op", scope="level")
+
+    def plan(self, tokens: Tensor, grid: Grid, *, ratio: float | None = None, passes: int = 1) -> MergePlan:
+        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; needs no model.
+
+        Args:
+            tokens: in raster order, any float dtype.
+            grid: with ``N`` tokens.
+            ratio: another share to remove, for schedules; ``None`` takes the method's own.
+            passes: guidance passes stacked in the batch, which ``share="prompt"`` treats as one sample.
+        """
+        _require_tokens(tokens, grid)
+        require_count("passes", passes)
+        ratio = self.ratio if ratio is None else ratio
+        if ratio == 0:
+            return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
+        selector = self.selector if callable(self.selector) else SELECTORS[self.selector]
+        with torch.no_grad():
+            chosen, cosine = choose_destinations(
+                tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes
+            )
+            return self._weigh(tokens, chosen, cosine)
+
+    def reweigh(self, plan: MergePlan, tokens: Tensor) -> MergePlan:
+        """Keep the destinations of ``plan`` and renew its weights from ``tokens`` ``(B, N, C)``."""
+        _require_tokens(tokens, plan.grid)
+        with torch.no_grad():
+            chosen = replace(plan.chosen, places=repeat_to(plan.places, tokens.shape[0]))
+            return self._weigh(tokens, chosen)
+
+    def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> MergePlan:
+        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine)
+
+
+def _require_regions(name: str, regions: object) -> None:
+    if not isinstance(regions, Regions):
+        raise SettingError(f"{name}={regions!r} is not a kind of region; use Tiles(4), Stripes(64) or Whole().")
+
+
+def _require_tokens(tokens: Tensor, grid: Grid) -> None:
+    if tokens.dim() != 3 or tokens.shape[1] != grid.tokens or not tokens.is_floating_point():
+        raise ShapeError(
+            f"Got {tokens.dtype} tokens of shape {tuple(tokens.shape)}; a {grid} grid needs floats of shape "
+            f"(batch, {grid.tokens}, channels)."
+        )

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tomadiff import Clock, Schedule
+from tomadiff.errors import SettingError
+from tomadiff.schedule import Due, Tick
+
+
+def actions(schedule: Schedule, steps: list[int], total: int | None = None) -> list[str]:
+    """What a slot does over ``steps``, keeping its own books."""
+    selected = weighed = None
+    done = []
+    for step in steps:
+        due = schedule.due(step, selected, weighed, total)
+        if due is Due.SELECT:
+            selected = weighed = step
+        elif due is Due.REWEIGH:
+            weighed = step
+        done.append(due.value)
+    return done
+
+
+def test_the_papers_rhythm() -> None:
+    done = actions(Schedule(), list(range(50)))
+    assert [step for step, due in enumerate(done) if due == "select"] == [0, 10, 20, 30, 40]
+    assert [step for step, due in enumerate(done) if due == "reweigh"] == [5, 15, 25, 35, 45]
+
+
+def test_age_counts_when_a_cache_skips_steps() -> None:
+    assert actions(Schedule(), [0, 1, 7, 12, 13, 18]) == ["select", "reuse", "reweigh", "select", "reuse", "reweigh"]
+
+
+def test_windows_in_steps_and_shares() -> None:
+    assert actions(Schedule(start=2, stop=4), list(range(6))) == ["skip", "skip", "select", "reuse", "skip", "skip"]
+    assert Schedule(start=0.2).needs_total
+    assert not Schedule(start=2).needs_total
+    assert [Schedule(start=0.25).merges_at(step, total=4) for step in range(4)] == [False, True, True, True]
+    assert Schedule(start=0.2, stop=1.0).merges_at(19, total=20)
+    with pytest.raises(SettingError, match=r"patch\.begin\(steps"):
+        Schedule(start=0.2).merges_at(3)
+
+
+def test_ratio_over_steps_and_levels() -> None:
+    schedule = Schedule(ratio_from={0.5: 0.75, 2: 0.25}, ratio_at_level={1: 0.1})
+    assert [schedule.ratio(0.5, step, 0, total=10) for step in (0, 2, 4, 5, 9)] == [0.5, 0.25, 0.25, 0.75, 0.75]
+    assert schedule.ratio(0.5, 9, level=1, total=10) == 0.1
+    assert hash(schedule) == hash(Schedule(ratio_from=((0.5, 0.75), (2, 0.25)), ratio_at_level=((1, 0.1),)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"destinations_every": 0},
+        {"weights_every": 2.5},
+        {"start": -1},
+        {"stop": 1.5},
+        {"start": True},
+        {"ratio_from": {0: 1.0}},
+        {"ratio_from": {-1: 0.5}},
+        {"ratio_at_level": {-1: 0.5}},
+        {"ratio_at_level": {0: "half"}},
+    ],
+)
+def test_bad_schedules_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingError):
+        Schedule(**settings)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------ clock
+def where(tick: Tick) -> tuple[int, int, int]:
+    return tick.generation, tick.step, tick.turn
+
+
+def test_clock_by_timestep() -> None:
+    clock = Clock()
+    seen = [where(clock.tick(torch.tensor(t))) for t in (999.0, 500.0, 500.0, 1.0)]
+    assert seen == [(1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0)]
+    assert where(clock.tick(999)) == (2, 0, 0), "a larger timestep is a new picture"
+
+
+def test_clock_takes_the_largest_of_per_token_timesteps() -> None:
+    clock = Clock()
+    clock.tick(torch.tensor([[0.0, 900.0], [0.0, 900.0]]))
+    assert clock.tick(torch.tensor([[0.0, 800.0]])).step == 1
+
+
+def test_clock_by_scheduler() -> None:
+    scheduler = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
+    clock, seen = Clock(), []
+    for index in (None, 1, 1, 2):
+        scheduler.step_index = index
+        seen.append(where(clock.tick(torch.tensor(7.0), scheduler)))
+    assert seen == [(1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0)]
+    assert clock.tick(None, scheduler).total == 3
+    scheduler.timesteps, scheduler.step_index = torch.tensor([9.0, 1.0]), None
+    assert clock.tick(None, scheduler) == Tick(2, 0, 0, total=2)
+
+
+def test_clock_begins_where_image_to_image_begins() -> None:
+    scheduler = SimpleNamespace(step_index=None, begin_index=4, timesteps=torch.arange(8.0))
+    assert Clock().tick(None, scheduler).step == 4
+
+
+def test_clock_with_a_scheduler_that_keeps_no_index() -> None:
+    scheduler = SimpleNamespace(timesteps=torch.tensor([9.0, 5.0]))
+    clock = Clock()
+    assert where(clock.tick(9.0, scheduler)) == (1, 0, 0)
+    assert where(clock.tick(5.0, scheduler)) == (1, 1, 0)
+    scheduler.timesteps = torch.tensor([9.0, 5.0])
+    assert where(clock.tick(9.0, scheduler)) == (2, 0, 0)
+
+
+def test_one_step_pictures_need_a_beginning() -> None:
+    clock = Clock()
+    first = clock.tick(999.0)
+    assert where(clock.tick(999.0)) == (1, 0, 1), "taken for a second pass"
+    clock.begin()
+    assert where(clock.tick(999.0)) == (first.generation + 1, 0, 0)
+
+
+def test_explicit_steps_outrank_everything() -> None:
+    clock = Clock()
+    clock.begin(steps=4)
+    scheduler = SimpleNamespace(step_index=3, begin_index=None, timesteps=torch.arange(5.0))
+    seen = []
+    for step in (0, 0, 1, 2):
+        clock.state(step)
+        seen.append(where(clock.tick(12.0, scheduler)))
+    assert seen == [(1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 2, 0)]
+    assert clock.tick().total == 4
+    with pytest.raises(SettingError):
+        clock.begin(steps=0)
+    with pytest.raises(SettingError):
+        clock.state(-1)
+
+
+def test_without_any_source_every_call_is_a_step() -> None:
+    clock = Clock()
+    assert [clock.tick().step for _ in range(3)] == [0, 1, 2]
