@@ -1,8 +1,10 @@
 """tomadiff: diffusion models draw the same picture sooner, by merging near-equal image tokens."""
 
+from tomadiff.adapters import register, supported
 from tomadiff.errors import TomaError
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
 from tomadiff.methods import Method, ToMA
+from tomadiff.patch import Patch, apply, remove
 from tomadiff.plan import MergePlan
 from tomadiff.schedule import Clock, Schedule
 from tomadiff.select import facility_location
@@ -14,6 +16,7 @@ __all__ = [
     "Grid",
     "MergePlan",
     "Method",
+    "Patch",
     "Schedule",
     "Stripes",
     "Tiles",
@@ -21,5 +24,9 @@ __all__ = [
     "TomaError",
     "Whole",
     "__version__",
+    "apply",
     "facility_location",
+    "register",
+    "remove",
+    "supported",
 ]

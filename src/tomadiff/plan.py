@@ -119,6 +119,14 @@ class MergePlan:
         """Take over the :attr:`state` of another plan of the same shapes (compiled code does this in place)."""
         self.places, self.merge_matrix, self.unmerge_matrix, self.mass, self.coverage = state
 
+    def fits(self, other: MergePlan) -> bool:
+        """Whether :meth:`renew` may take over the state of ``other``."""
+        same = all(
+            mine.shape == new.shape and mine.dtype == new.dtype and mine.device == new.device
+            for mine, new in zip(self.state, other.state, strict=True)
+        )
+        return same and self.layout is other.layout and self.shared == other.shared
+
     @property
     def nbytes(self) -> int:
         """Bytes held by the plan's tensors."""

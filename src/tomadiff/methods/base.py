@@ -6,8 +6,11 @@ from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
-from tomadiff.plan import Share
+from tomadiff.grid import Grid
+from tomadiff.plan import MergePlan, Share
 
 Scope = Literal["level", "stack", "block"]
 Span = Literal["op", "block"]
@@ -53,6 +56,14 @@ class Method:
             object.__setattr__(self, "levels", _checked_levels(self.levels))
         if not (self.merge_attention or self.merge_cross_attention or self.merge_feed_forward):
             raise SettingError("Every op is switched off; leave at least one of merge_attention, … on.")
+
+    def plan(self, tokens: Tensor, grid: Grid, *, ratio: float | None = None, passes: int = 1) -> MergePlan:
+        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; see :meth:`tomadiff.ToMA.plan`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to plan.")
+
+    def reweigh(self, plan: MergePlan, tokens: Tensor) -> MergePlan:  # noqa: ARG002 - for methods that look at them
+        """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
+        return plan
 
 
 def _checked_levels(levels: Collection[int]) -> tuple[int, ...]:

@@ -1,0 +1,137 @@
+"""The words in which a model family is described."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from tomadiff.grid import Grid
+from tomadiff.plan import Share
+from tomadiff.sites import OpKind, Rotary
+
+
+@dataclass(frozen=True)
+class Op:
+    """A call inside a block that tokens can merge around.
+
+    Attributes:
+        path: attribute of the block, such as ``"attn1"``.
+        kind: what it computes.
+        rotary: its rotary tables, if it has any.
+        outputs: which items are image-length where it returns a tuple.
+    """
+
+    path: str
+    kind: OpKind
+    rotary: Rotary | None = None
+    outputs: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A class of transformer blocks.
+
+    Attributes:
+        name: the class's name.
+        ops: the calls inside that tokens can merge around; none if only the whole block can be wrapped.
+        rotary: rotary tables that the block itself is given.
+        outputs: which items are image-length where the block returns a tuple.
+    """
+
+    name: str
+    ops: tuple[Op, ...] = ()
+    rotary: Rotary | None = None
+    outputs: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Consecutive blocks that see one grid; ``depth`` counts how often the grid was halved before them."""
+
+    name: str
+    blocks: tuple[nn.Module, ...]
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a call of the model shows: the grid of every depth, and tokens behind it that are no part of it."""
+
+    grids: Mapping[int, Grid]
+    tail: int = 0
+
+    @classmethod
+    def flat(cls, grid: Grid, tail: int = 0) -> Scene:
+        """A model whose blocks all see one grid."""
+        return cls({0: grid}, tail)
+
+
+class Call:
+    """The arguments of a model's call, by name however they were given."""
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.arguments = dict(zip(_parameters(type(model).forward), args, strict=False)) | dict(kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def image(self) -> Tensor:
+        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers."""
+        first = self["sample"] if self["sample"] is not None else self["hidden_states"]
+        assert isinstance(first, Tensor)
+        return first
+
+
+@lru_cache(maxsize=64)
+def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the parameters of a class's ``forward``, without ``self``."""
+    return tuple(inspect.signature(forward).parameters)[1:]
+
+
+def stacks_named(*paths: str) -> Callable[[nn.Module], list[Stack]]:
+    """Stacks that are lists of blocks under these attributes, all on one grid."""
+
+    def stacks(model: nn.Module) -> list[Stack]:
+        return [Stack(path, tuple(getattr(model, path))) for path in paths]
+
+    return stacks
+
+
+@dataclass(frozen=True)
+class Family:
+    """Everything that tomadiff knows about a kind of model.
+
+    Attributes:
+        name: short name.
+        title: what people call it.
+        models: names of the model classes.
+        blocks: the classes of its blocks.
+        stacks: finds the blocks of a model, in the order they run.
+        scene: finds the grids of a call.
+        pipelines: some pipelines that use it, for documentation.
+        skip: share of first blocks that stay unmerged by default.
+        share: forced where rotary tables have no batch axis.
+        note: what a user should know.
+    """
+
+    name: str
+    title: str
+    models: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    stacks: Callable[[nn.Module], list[Stack]] = field(repr=False)
+    scene: Callable[[nn.Module, Call], Scene | None] = field(repr=False)
+    pipelines: tuple[str, ...] = ()
+    skip: float = 0.0
+    share: Share | None = None
+    note: str = ""
+
+    def block(self, module: nn.Module) -> Block | None:
+        """What is known about a block, by its class or a class it derives from."""
+        names = [known.__name__ for known in type(module).__mro__]
+        return next((block for block in self.blocks if block.name in names), None)

@@ -1,0 +1,70 @@
+"""Flux.1 dev, schnell and Kontext: joint blocks, then single blocks whose feed-forward cannot be wrapped alone."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tomadiff.adapters.family import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.grid import Grid
+from tomadiff.sites import Rotary
+
+ROTARY = Rotary("image_rotary_emb", axis=0, text_first=True)
+
+
+def scene(_: nn.Module, call: Call) -> Scene | None:
+    """Rows and columns from the position ids; tokens of reference images (Kontext) come behind and stay whole."""
+    ids = call["img_ids"]
+    if not isinstance(ids, Tensor):
+        return None
+    return _read_ids(ids[0] if ids.dim() == 3 else ids)
+
+
+def _read_ids(ids: Tensor) -> Scene | None:
+    """``(N, 3)`` ids ``(image, row, column)`` → scene; read once per tensor, since reading waits for the GPU."""
+    known = _LAST.get("ids")
+    if known is not None and known[0]() is ids and known[1] == ids._version:
+        scene: Scene | None = known[2]
+        return scene
+    scene = _decode(ids.detach())
+    _LAST["ids"] = (weakref.ref(ids), ids._version, scene)
+    return scene
+
+
+_LAST: dict[str, Any] = {}
+
+
+def _decode(ids: Tensor) -> Scene | None:
+    own = int((ids[:, 0] == 0).sum())
+    if own == 0:
+        return None
+    rows, columns = ids[:own, 1], ids[:own, 2]
+    height, width = (int(axis.max() - axis.min()) + 1 for axis in (rows, columns))
+    raster = torch.arange(own, device=ids.device)
+    ordered = height * width == own and bool(((rows - rows.min()) * width + (columns - columns.min()) == raster).all())
+    return Scene.flat(Grid(height, width), tail=len(ids) - own) if ordered else None
+
+
+FAMILY = Family(
+    name="flux",
+    title="Flux.1",
+    models=("FluxTransformer2DModel",),
+    blocks=(
+        Block(
+            "FluxTransformerBlock",
+            ops=(Op("attn", "attention", ROTARY, outputs=(0, 2)), Op("ff", "feed_forward")),
+            rotary=ROTARY,
+            outputs=(1,),
+        ),
+        Block("FluxSingleTransformerBlock", rotary=ROTARY, outputs=(1,)),
+    ),
+    stacks=stacks_named("transformer_blocks", "single_transformer_blocks"),
+    scene=scene,
+    pipelines=("FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxKontextPipeline"),
+    skip=10 / 57,
+    share="batch",
+    note="reference tokens of Kontext stay unmerged",
+)

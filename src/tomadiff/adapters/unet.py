@@ -1,0 +1,64 @@
+"""UNets of Stable Diffusion 1.5, 2, SDXL base and refiner, with everything that loads into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from tomadiff.adapters.family import Block, Call, Family, Op, Scene, Stack
+from tomadiff.grid import Grid
+
+BASIC_BLOCK = Block(
+    "BasicTransformerBlock",
+    ops=(Op("attn1", "attention"), Op("attn2", "cross_attention"), Op("ff", "feed_forward")),
+)
+
+
+def stacks(model: Any) -> list[Stack]:
+    """Every transformer of the UNet in the order they run; the grid halves and doubles between them."""
+    found, depth = [], 0
+    for place, stage in enumerate(model.down_blocks):
+        found += _transformers(stage, f"down_blocks.{place}", depth)
+        depth += getattr(stage, "downsamplers", None) is not None
+    if model.mid_block is not None:
+        found += _transformers(model.mid_block, "mid_block", depth)
+    for place, stage in enumerate(model.up_blocks):
+        found += _transformers(stage, f"up_blocks.{place}", depth)
+        depth -= getattr(stage, "upsamplers", None) is not None
+    return found
+
+
+def _transformers(stage: nn.Module, path: str, depth: int) -> list[Stack]:
+    return [
+        Stack(f"{path}.attentions.{place}", tuple(attention.transformer_blocks), depth)
+        for place, attention in enumerate(getattr(stage, "attentions", None) or ())
+        if hasattr(attention, "transformer_blocks")
+    ]
+
+
+def scene(model: nn.Module, call: Call) -> Scene:
+    """Convolutions of stride two round up."""
+    height, width = call.image.shape[-2:]
+    grids = {}
+    for depth in range(len(model.down_blocks)):  # type: ignore[arg-type]
+        grids[depth] = Grid(height, width)
+        height, width = -(-height // 2), -(-width // 2)
+    return Scene(grids)
+
+
+FAMILY = Family(
+    name="unet",
+    title="Stable Diffusion 1.5, 2 and SDXL",
+    models=("UNet2DConditionModel",),
+    blocks=(BASIC_BLOCK,),
+    stacks=stacks,
+    scene=scene,
+    pipelines=(
+        "StableDiffusionPipeline",
+        "StableDiffusionXLPipeline",
+        "StableDiffusionXLImg2ImgPipeline",
+        "StableDiffusionXLInpaintPipeline",
+        "StableDiffusionXLControlNetPipeline",
+    ),
+)

@@ -1,0 +1,158 @@
+"""Put a function innermost on a module, and take it off again.
+
+Other tools wrap ``module.forward`` from the outside: accelerate keeps the wrapped one in ``_old_forward``, diffusers
+in a hook registry. Ours goes below them all, where the module's own ``forward`` was, so that caches, offloading and
+adapters see the module as it always was, whichever came first and whichever leaves first.
+
+Every private name of torch, accelerate and diffusers that we lean on is in this file.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+DATA = "_tomadiff"  # attribute that holds what the injected function needs to know about its module
+
+_ACCELERATE_FORWARD = "_old_forward"
+_DIFFUSERS_REGISTRY = "_diffusers_hook"
+_END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when a picture is done
+
+
+def inject(module: nn.Module, function: Callable[..., Any], data: Any) -> None:
+    """Make ``function(module, *args, **kwargs)`` the innermost forward of ``module``.
+
+    ``data`` is found as ``module._tomadiff`` and gets the attribute ``inner``: the forward that was there before, as
+    a function of the module. That is the class's own function unless somebody put another one on this module, so
+    compiled code shares one graph over all modules of a class.
+    """
+    holder, name = _innermost(module)
+    old = getattr(holder, name)
+    plain = _is_own_forward(module, old)
+    data.inner = type(module).forward if plain else _Foreign(old)
+    data.restored_by_deletion = plain and holder is module and name not in module.__dict__
+    module.__dict__[DATA] = data
+    setattr(holder, name, types.MethodType(function, module))
+
+
+def eject(module: nn.Module) -> None:
+    """Undo :func:`inject`, wherever the function has moved since."""
+    data = module.__dict__.pop(DATA, None)
+    if data is None:
+        return
+    old = data.inner.forward if isinstance(data.inner, _Foreign) else types.MethodType(data.inner, module)
+    for holder, name in _holders(module):
+        if _is_ours(getattr(holder, name, None)):
+            if holder is module and name == "forward" and data.restored_by_deletion:
+                del module.forward
+            else:
+                setattr(holder, name, old)
+
+
+class _Foreign:
+    """A forward that somebody else put on a single module, as a function of the module."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, _: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+
+def _holders(module: nn.Module) -> list[tuple[Any, str]]:
+    """Every place that may hold a forward of ``module``, innermost first as far as that can be told."""
+    holders: list[tuple[Any, str]] = []
+    registry = getattr(module, _DIFFUSERS_REGISTRY, None)
+    for reference in getattr(registry, "_fn_refs", ()):
+        wrapped = "original_forward" if reference.original_forward is not None else "forward"
+        holders.append((reference, wrapped))
+    if getattr(module, _ACCELERATE_FORWARD, None) is not None:
+        holders.append((module, _ACCELERATE_FORWARD))
+    return [*holders, (module, "forward")]
+
+
+def _innermost(module: nn.Module) -> tuple[Any, str]:
+    """The holder of the module's own forward: wrappers of other tools are partials, the real one is a method."""
+    holders = _holders(module)
+    for holder, name in holders:
+        if isinstance(getattr(holder, name), types.MethodType):
+            return holder, name
+    return holders[0]
+
+
+def _is_own_forward(module: nn.Module, forward: Any) -> bool:
+    return isinstance(forward, types.MethodType) and forward.__func__ is type(module).forward
+
+
+def _is_ours(forward: Any) -> bool:
+    return isinstance(forward, types.MethodType) and forward.__func__.__module__ == "tomadiff.sites"
+
+
+# ---------------------------------------------------------------------------------------------- the root
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model behind ``torch.compile(model)``; any other model as it is."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+class Watch:
+    """Calls ``function(args, kwargs)`` before every call of a model, outside of compiled code; see :meth:`stop`."""
+
+    def __init__(self, model: nn.Module, function: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+        self.function = function
+        self._compiled = getattr(model, "_compiled_call_impl", None)
+        self._model = model
+        if self._compiled is not None:  # model.compile(): hooks would be traced, so go around the compiled call
+            model._compiled_call_impl = self._around_compiled
+            self._handle = None
+        else:
+            self._handle = model.register_forward_pre_hook(self, with_kwargs=True)
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The hook itself."""
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break(
+                msg="tomadiff watches the model from outside of compiled code: "
+                "call torch.compile(model, fullgraph=True) first and tomadiff.apply(…) after it."
+            )
+        self.function(args, kwargs)
+
+    def _around_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        self.function(args, kwargs)
+        assert self._compiled is not None
+        return self._compiled(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Take the watch off."""
+        if self._handle is not None:
+            self._handle.remove()
+        elif getattr(self._model, "_compiled_call_impl", None) == self._around_compiled:
+            self._model._compiled_call_impl = self._compiled
+
+
+class EndOfPicture:
+    """Calls ``function()`` when a pipeline has finished a picture with ``model``; see :meth:`stop`.
+
+    Pipelines reset stateful caches then, on every component that has the method, so we give it one.
+    """
+
+    def __init__(self, model: nn.Module, function: Callable[[], None]) -> None:
+        self.function = function
+        self._model = model
+        model.__dict__[_END_OF_CALL] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Stand in for the model's own method, and run that too."""
+        self.function()
+        own = getattr(type(self._model), _END_OF_CALL, None)
+        if own is not None:
+            own(self._model, *args, **kwargs)
+
+    def stop(self) -> None:
+        """Take it off again."""
+        if self._model.__dict__.get(_END_OF_CALL) is self:
+            del self._model.__dict__[_END_OF_CALL]

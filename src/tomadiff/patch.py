@@ -1,0 +1,367 @@
+"""``apply()`` puts merging on a model, and the :class:`Patch` it returns reports on it and takes it off again."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tomadiff.adapters.family import Block, Call, Family, Op, Scene, Stack
+from tomadiff.adapters.registry import describe_supported, family_of, find_family
+from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
+from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
+from tomadiff.methods.base import Method
+from tomadiff.methods.toma import ToMA
+from tomadiff.report import LevelReport, ModelReport, Report
+from tomadiff.schedule import Clock, Schedule
+from tomadiff.sites import Moment, Planner, Site, Slot, merged_block, merged_op
+
+logger = logging.getLogger("tomadiff")
+
+_DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
+_MARK = "_tomadiff_patch"
+
+
+def apply(
+    target: Any,
+    method: Method | float | None = None,
+    *,
+    schedule: Schedule | None = None,
+    ratio: float | None = None,
+    **settings: Any,
+) -> Patch:
+    """Merge tokens in a pipeline or a model.
+
+    Args:
+        target: a diffusers pipeline, or its UNet or transformer (compiled or not).
+        method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
+        schedule: how long plans are kept; default: destinations 10 steps, weights 5.
+        ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
+        settings: any other setting of the method, such as ``levels=(0,)``.
+
+    A model that is patched already is patched anew: the earlier patch comes off first.
+    """
+    return Patch(target, _method(method, ratio, settings), schedule or Schedule())
+
+
+def remove(target: Any) -> None:
+    """Take whatever patch there is off a pipeline or model (or a copy of one)."""
+    for _, model in _models(target):
+        old = unwrap(model).__dict__.get(_MARK)
+        if old is not None:
+            old.take_off()
+
+
+def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
+    if isinstance(method, int | float) and not isinstance(method, bool):
+        if ratio is not None:
+            raise SettingError(f"Two ratios were given, {method} and {ratio}; give one.")
+        method, ratio = None, method
+    if method is not None and not isinstance(method, Method):
+        raise SettingError(f"method={method!r} is not a method; give a ratio such as 0.5, or ToMA(ratio=0.5).")
+    changes = settings if ratio is None else {"ratio": ratio, **settings}
+    return changed(method or ToMA(), changes)
+
+
+def changed(method: Method, changes: dict[str, Any]) -> Method:
+    """``method`` with other settings; an unknown name raises with the known ones."""
+    known = [field.name for field in fields(method)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise SettingError(f"{type(method).__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}.")
+    return replace(method, **changes)
+
+
+def _models(target: Any) -> list[tuple[str, nn.Module]]:
+    """The denoisers of a pipeline by component name; a bare model alone."""
+    if isinstance(target, nn.Module):
+        return [("model", target)]
+    found = [(name, getattr(target, name, None)) for name in _DENOISERS]
+    models = [(name, model) for name, model in found if isinstance(model, nn.Module)]
+    if not models:
+        raise UnsupportedModelError(
+            f"{type(target).__name__} is neither a model nor a pipeline with a UNet or transformer. "
+            f"{describe_supported()}"
+        )
+    known = [(name, model) for name, model in models if find_family(unwrap(model)) is not None]
+    return known or models
+
+
+class Patch:
+    """Merging on a pipeline or model: a handle to report on it, change it, and take it off.
+
+    Also a context manager: ``with tomadiff.apply(pipe, 0.5): …`` takes it off at the end.
+    """
+
+    def __init__(self, target: Any, method: Method, schedule: Schedule) -> None:
+        self.method, self.schedule = method, schedule
+        models = _models(target)
+        for _, model in models:  # all of them before any is touched
+            family_of(unwrap(model))
+        pipeline = None if isinstance(target, nn.Module) else target
+        self._models = [PatchedModel(name, model, pipeline, method, schedule) for name, model in models]
+        for patched in self._models:
+            patched.put_on()
+        if method.ratio == 0 and not schedule.ratio_from and not schedule.ratio_at_level:
+            logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
+
+    @property
+    def active(self) -> bool:
+        """Whether the patch is on."""
+        return any(patched.is_on for patched in self._models)
+
+    def remove(self) -> None:
+        """Restore the model exactly; calling it again does nothing."""
+        for patched in self._models:
+            patched.take_off()
+
+    def set(self, *, schedule: Schedule | None = None, **settings: Any) -> None:
+        """Change settings of the method, or the schedule, without a new patch: ``patch.set(ratio=0.25)``."""
+        if not self.active:
+            raise PatchError("This patch was removed; call tomadiff.apply again.")
+        self.method, self.schedule = changed(self.method, settings), schedule or self.schedule
+        for patched in self._models:
+            patched.take_off()
+            patched.method, patched.schedule = self.method, self.schedule
+            patched.put_on()
+
+    def begin(self, steps: int | None = None) -> None:
+        """Say that a new picture starts, and how many steps it takes: for loops of one's own."""
+        for patched in self._models:
+            patched.clock.begin(steps)
+
+    def step(self, step: int) -> None:
+        """Say which step the next calls belong to: for loops of one's own."""
+        for patched in self._models:
+            patched.clock.state(step)
+
+    def report(self) -> Report:
+        """What was merged so far, as data."""
+        return Report(repr(self.method), repr(self.schedule), tuple(patched.report() for patched in self._models))
+
+    def summary(self) -> str:
+        """What was merged so far, as text."""
+        return str(self.report())
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
+        return f"Patch({'on' if self.active else 'removed from'} {where}: {self.method!r})"
+
+
+class Home:
+    """The pipeline a model lives in, if any; a copy of the model lives nowhere yet."""
+
+    def __init__(self, pipeline: Any = None) -> None:
+        self._pipeline = (lambda: None) if pipeline is None else weakref.ref(pipeline)
+
+    @property
+    def scheduler(self) -> Any:
+        """The pipeline's scheduler at this moment (it may be exchanged)."""
+        return getattr(self._pipeline(), "scheduler", None)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Home:
+        return Home()
+
+
+class PatchedModel:
+    """One patched model: its slots and sites, and what happens before each of its calls."""
+
+    def __init__(self, name: str, model: nn.Module, pipeline: Any, method: Method, schedule: Schedule) -> None:
+        self.name, self.outer, self.model = name, model, unwrap(model)
+        self.method, self.schedule = method, schedule
+        self.family: Family = family_of(self.model)
+        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
+        self.slots: list[Slot] = []
+        self.sites: list[tuple[nn.Module, Site]] = []
+        self.depths: dict[str, int] = {}
+        self.scene: Scene | None = None
+        self.skipped = 0
+        self.is_on = False
+        self._warned: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------ on and off
+    def put_on(self) -> None:
+        """Inject every site; if anything goes wrong on the way, none."""
+        old = self.model.__dict__.get(_MARK)
+        if old is not None:
+            old.take_off()
+        self._find_sites()
+        self.is_on = True
+        self.model.__dict__[_MARK] = self
+        try:
+            for module, site in self.sites:
+                inject(module, merged_block if site.kind == "block" else merged_op, site)
+            self._watch = Watch(self.outer, self.before_call)
+            self._end = EndOfPicture(self.model, self.clock.begin)
+        except BaseException:
+            self.take_off()
+            raise
+
+    def take_off(self) -> None:
+        """Eject everything and drop all plans."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        for module, _ in self.sites:
+            eject(module)
+        for ending in ("_watch", "_end"):
+            if ending in self.__dict__:
+                self.__dict__.pop(ending).stop()
+        self.model.__dict__.pop(_MARK, None)
+        for slot in self.slots:
+            slot.plan, slot.active = None, False
+            slot.planner.kept.clear()
+
+    def _find_sites(self) -> None:
+        """Walk the blocks in the order they run, and give each its slot and its sites."""
+        stacks = self.family.stacks(self.model)
+        blocks = [(stack, block) for stack in stacks for block in stack.blocks]
+        self.skipped = self._blocks_to_skip(len(blocks))
+        levels = {depth: level for level, depth in enumerate(sorted({stack.depth for stack in stacks if stack.blocks}))}
+        self.slots, self.sites, self.depths = [], [], {}
+        known: dict[str, Slot] = {}
+        for place, (stack, module) in enumerate(blocks):
+            level = levels[stack.depth]
+            if place < self.skipped or (self.method.levels is not None and level not in self.method.levels):
+                continue
+            self._add_block(module, stack, level, place, known)
+        if not self.sites:
+            raise UnsupportedModelError(self._nothing_matched(len(blocks), len(levels)))
+
+    def _blocks_to_skip(self, total: int) -> int:
+        if self.method.skip is not None:
+            return self.method.skip
+        return round(self.family.skip * total)
+
+    def _nothing_matched(self, blocks: int, levels: int) -> str:
+        return (
+            f"Nothing to merge in {type(self.model).__name__}: it has {blocks} transformer blocks on {levels} levels "
+            f"(levels={self.method.levels}, skip={self.skipped}). Choose levels below {levels} and skip fewer blocks. "
+            f"{describe_supported()}"
+        )
+
+    def _add_block(self, module: nn.Module, stack: Stack, level: int, place: int, known: dict[str, Slot]) -> None:
+        described = self.family.block(module)
+        if described is None:
+            return
+        key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
+        for child, kind, rotary, outputs, path in self._calls(module, described):
+            slot = known.get(key) or self._new_slot(key, level, stack.depth)
+            leads = key not in known
+            known[key] = slot
+            name = f"{stack.name}.{list(stack.blocks).index(module)}{path}"
+            self.sites.append((child, Site(slot, name, kind, leads, rotary, outputs)))
+
+    def _calls(self, module: nn.Module, described: Block) -> Iterator[tuple[Any, Any, Any, tuple[int, ...], str]]:
+        """What to wrap in a block: the whole of it, or the ops that are there and switched on."""
+        if self.method.span == "block" or not described.ops:
+            yield module, "block", described.rotary, described.outputs, ""
+            return
+        for op in described.ops:
+            child = getattr(module, op.path, None)
+            if isinstance(child, nn.Module) and self._wanted(op):
+                yield child, op.kind, op.rotary, op.outputs, f".{op.path}"
+
+    def _wanted(self, op: Op) -> bool:
+        return bool(getattr(self.method, f"merge_{op.kind}"))
+
+    def _new_slot(self, key: str, level: int, depth: int) -> Slot:
+        method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
+        slot = Slot(key, Planner(method, self.schedule, self.moment, level))
+        slot.warn = self.warn_once
+        self.slots.append(slot)
+        self.depths[key] = depth
+        return slot
+
+    # ------------------------------------------------------------------------------------------ before a call
+    def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read the step and the grids off a call of the model, and tell the slots."""
+        call = Call(self.model, args, kwargs)
+        self.moment.tick = self.clock.tick(call["timestep"], self.home.scheduler)
+        self.scene = self.family.scene(self.model, call)
+        if self.scene is None:
+            self.warn_once("the grid of the tokens could not be read from the call")
+        self.moment.passes = self._passes(call.image)
+        for slot in self.slots:
+            self._tell(slot, call.image)
+
+    def _tell(self, slot: Slot, image: Tensor) -> None:
+        grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
+        tick = self.moment.tick
+        planner = slot.planner
+        planner.grid = grid
+        slot.tail = 0 if self.scene is None else self.scene.tail
+        slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
+        if slot.active:
+            slot.prepare(image.shape[0], self._dtype(image), image.device)
+
+    def _dtype(self, image: Tensor) -> torch.dtype:
+        """What hidden states will be in: autocast has the last word, then the model's own."""
+        if torch.is_autocast_enabled(image.device.type):
+            return torch.get_autocast_dtype(image.device.type)
+        own = getattr(self.model, "dtype", None)
+        return own if isinstance(own, torch.dtype) and own.is_floating_point else image.dtype
+
+    def _passes(self, image: Tensor) -> int:
+        """How many guidance passes the batch stacks: they start from equal pictures.
+
+        Looked at only where destinations may be chosen anew, since comparing waits for the GPU.
+        """
+        if self.method.share != "prompt" or self.family.share is not None or image.shape[0] == 1:
+            return 1
+        if not any(self._may_select(slot) for slot in self.slots):
+            return self.moment.passes
+        for passes in (2, 3, 4):
+            if image.shape[0] % passes == 0:
+                parts = image.chunk(passes)
+                if all(torch.equal(parts[0], part) for part in parts[1:]):
+                    return passes
+        return 1
+
+    def _may_select(self, slot: Slot) -> bool:
+        tick, kept = self.moment.tick, slot.planner.kept.get(0)
+        if kept is None or slot.planner.generation != tick.generation:
+            return True
+        return tick.step - kept.selected_at >= self.schedule.destinations_every
+
+    def warn_once(self, reason: str) -> None:
+        """One warning per reason and patch."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            logger.warning("Some tokens of %s run unmerged: %s.", type(self.model).__name__, reason)
+
+    # ------------------------------------------------------------------------------------------ report
+    def report(self) -> ModelReport:
+        """What was merged so far."""
+        levels = [self._level_report(slot) for slot in self.slots]
+        return ModelReport(
+            self.name, type(self.model).__name__, self.family.title, tuple(levels), self.skipped, self.family.note
+        )
+
+    def _level_report(self, slot: Slot) -> LevelReport:
+        planner, plan = slot.planner, slot.planner.last
+        return LevelReport(
+            name=slot.name,
+            level=planner.level,
+            grid=None if planner.grid is None else str(planner.grid),
+            tokens_before=None if plan is None else plan.tokens,
+            tokens_after=None if plan is None else plan.kept,
+            realised_ratio=0.0 if plan is None else plan.realised_ratio,
+            sites=sum(site.slot is slot for _, site in self.sites),
+            plans_made=planner.plans_made,
+            weights_made=planner.weights_made,
+            coverage=None if plan is None else float(plan.coverage.float().mean()),
+            bytes_held=sum(kept.plan.nbytes for kept in planner.kept.values()) + (slot.plan.nbytes if slot.plan else 0),
+            bypassed=dict(slot.bypassed),
+        )

@@ -1,0 +1,95 @@
+"""What a patch did, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """One slot of a patch; with the default scope, one level of the model.
+
+    ``tokens_before`` and the like are ``None`` until the model has run.
+    """
+
+    name: str
+    level: int
+    grid: str | None
+    tokens_before: int | None
+    tokens_after: int | None
+    realised_ratio: float
+    sites: int
+    plans_made: int
+    weights_made: int
+    coverage: float | None
+    bytes_held: int
+    bypassed: Mapping[str, int]
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table."""
+        if self.tokens_before is None:
+            return (self.name, "–", "–", "–", str(self.sites), "0", "0", "–", "–")
+        return (
+            self.name,
+            self.grid or "–",
+            f"{self.tokens_before} → {self.tokens_after}",
+            f"{self.realised_ratio:.1%}",
+            str(self.sites),
+            str(self.plans_made),
+            str(self.weights_made),
+            f"{self.coverage:.4f}",
+            f"{self.bytes_held / 1024:.0f} KiB",
+        )
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """One patched model."""
+
+    component: str
+    model: str
+    family: str
+    levels: tuple[LevelReport, ...]
+    skipped_blocks: int
+    note: str = ""
+
+    @property
+    def bypassed(self) -> dict[str, int]:
+        """Calls that ran unmerged, by site and reason."""
+        return {reason: count for level in self.levels for reason, count in level.bypassed.items()}
+
+    @property
+    def merged(self) -> bool:
+        """Whether any plan was used."""
+        return any(level.tokens_before is not None for level in self.levels)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a patch did."""
+
+    method: str
+    schedule: str
+    models: tuple[ModelReport, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.method, self.schedule, *(text for model in self.models for text in _describe(model))])
+
+
+_HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", "held")
+
+
+def _describe(model: ModelReport) -> list[str]:
+    lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
+    lines += _table([_HEAD, *(level.row() for level in model.levels)])
+    if not model.merged:
+        lines.append("  nothing is merged: the model has not run since, or every call ran unmerged")
+    lines += [f"  unmerged {count}×: {reason}" for reason, count in model.bypassed.items()]
+    return lines + ([f"  note: {model.note}"] if model.note else [])
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return ["  " + "  ".join(cells).rstrip() for cells in aligned]
