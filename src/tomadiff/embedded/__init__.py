@@ -39,7 +39,8 @@ def available() -> tuple[str, ...]:
 
 def settings(name: str) -> dict[str, Any]:
     """What to call a pipeline with: size, steps, guidance.  `load("sdxl")(prompt, **settings("sdxl"))`."""
-    return json.loads((folder(name) / "settings.json").read_text())
+    stored: dict[str, Any] = json.loads((folder(name) / "settings.json").read_text())
+    return stored
 
 
 def load(name: str, dtype: Any = None) -> Any:
