@@ -1,0 +1,1 @@
+"""What things cost, measured: one file per question, results committed with the machine they came from."""
