@@ -7,6 +7,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that wants a download is a broken test
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # apricot compiles anew for every object: 3 s to save milliseconds
 
 import pytest
 import torch
