@@ -26,6 +26,7 @@ ROWS = (
     ("sites",),
     ("adapters",),
     ("cost",),
+    ("report",),
     ("patch",),
     ("embedded",),
     ("evaluate",),

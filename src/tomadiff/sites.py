@@ -147,6 +147,7 @@ class Slot:
         if self.__dict__.get("_prepared") != key:
             blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
             self.plan = self.planner.method.plan(blank, grid, ratio=ratio)
+            self.plan.renew([tensor.clone() for tensor in self.plan.state])  # no views: compiled code guards on them
             self._prepared = key
 
     def renew(self, tokens: Tensor) -> None:
