@@ -21,6 +21,7 @@ ROWS = (
     ("kernels",),
     ("select",),
     ("plan",),
+    ("weights", "matching"),
     ("schedule", "inject"),
     ("methods",),
     ("sites",),

@@ -12,7 +12,7 @@ from tests.strategies import DTYPES, grids, local_regions, random_tokens, region
 from tomadiff import Grid, MergePlan, Stripes, Tiles, ToMA, Whole
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.grid import Regions
-from tomadiff.plan import kept_per_region
+from tomadiff.weights import kept_per_region
 
 ratios = st.one_of(st.floats(0.01, 0.97), st.sampled_from([0.25, 0.5, 0.75]))
 batches = st.integers(1, 3)

@@ -146,7 +146,9 @@ def test_kmeans_finds_clusters_too() -> None:
 def test_random_has_its_own_generator() -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    one, two = (random(torch.rand(2, 9, 9), 4, seed=seed).indices for seed in (1, 2))
+    one, two = (
+        random(torch.rand(2, 9, 9), 4, generator=torch.Generator().manual_seed(seed)).indices for seed in (1, 2)
+    )
     torch.manual_seed(7)
     assert torch.equal(before, torch.get_rng_state())
     assert not torch.equal(one, two)

@@ -3,7 +3,7 @@
 from tomadiff.adapters import register, supported
 from tomadiff.errors import TomaError
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
-from tomadiff.methods import Method, ToMA
+from tomadiff.methods import Bound, Method, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.patch import Patch, apply, remove
 from tomadiff.plan import MergePlan
 from tomadiff.schedule import Clock, Schedule
@@ -12,6 +12,7 @@ from tomadiff.select import facility_location
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bound",
     "Clock",
     "Grid",
     "MergePlan",
@@ -20,7 +21,10 @@ __all__ = [
     "Schedule",
     "Stripes",
     "Tiles",
+    "ToFu",
     "ToMA",
+    "ToMAToFu",
+    "ToMeSD",
     "TomaError",
     "Whole",
     "__version__",

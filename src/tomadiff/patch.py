@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff.adapters.family import Block, Call, Family, Op, Scene, Stack
-from tomadiff.adapters.registry import describe_supported, family_of, find_family
+from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
 from tomadiff.report import LevelReport, ModelReport, Report
 from tomadiff.schedule import Clock, Schedule
-from tomadiff.sites import Moment, Planner, Site, Slot, merged_block, merged_op
+from tomadiff.sites import Dice, Moment, Planner, Site, Slot, merged_block, merged_op, planning_block
 
 logger = logging.getLogger("tomadiff")
 
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 _MARK = "_tomadiff_patch"
+_FUNCTIONS = {"block": merged_block, "plan": planning_block}  # what is injected by kind of site; ops: merged_op
 
 
 def apply(
@@ -40,13 +41,14 @@ def apply(
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
         method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
-        schedule: how long plans are kept; default: destinations 10 steps, weights 5.
+        schedule: how long plans are kept; default: the method's own (ToMA: destinations 10 steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.
     """
-    return Patch(target, _method(method, ratio, settings), schedule or Schedule())
+    chosen = _method(method, ratio, settings)
+    return Patch(target, chosen, schedule or chosen.schedule)
 
 
 def remove(target: Any) -> None:
@@ -92,6 +94,12 @@ def _models(target: Any) -> list[tuple[str, nn.Module]]:
     return known or models
 
 
+def _require_match(method: Method, family: Family) -> None:
+    if method.families is not None and family.name not in method.families:
+        titles = ", ".join(known.title for known in supported() if known.name in method.families)
+        raise UnsupportedModelError(f"{type(method).__name__} does not work on {family.title}; it works on {titles}.")
+
+
 class Patch:
     """Merging on a pipeline or model: a handle to report on it, change it, and take it off.
 
@@ -102,7 +110,7 @@ class Patch:
         self.method, self.schedule = method, schedule
         models = _models(target)
         for _, model in models:  # all of them before any is touched
-            family_of(unwrap(model))
+            _require_match(method, family_of(unwrap(model)))
         pipeline = None if isinstance(target, nn.Module) else target
         self._models = [PatchedModel(name, model, pipeline, method, schedule) for name, model in models]
         for patched in self._models:
@@ -181,7 +189,7 @@ class PatchedModel:
         self.name, self.outer, self.model = name, model, unwrap(model)
         self.method, self.schedule = method, schedule
         self.family: Family = family_of(self.model)
-        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
+        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
         self.depths: dict[str, int] = {}
@@ -201,7 +209,7 @@ class PatchedModel:
         self.model.__dict__[_MARK] = self
         try:
             for module, site in self.sites:
-                inject(module, merged_block if site.kind == "block" else merged_op, site)
+                inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self.clock.begin)
         except BaseException:
@@ -235,7 +243,7 @@ class PatchedModel:
             level = levels[stack.depth]
             if place < self.skipped or (self.method.levels is not None and level not in self.method.levels):
                 continue
-            self._add_block(module, stack, level, place, known)
+            self._add_block(module, stack, level, place, len(blocks), known)
         if not self.sites:
             raise UnsupportedModelError(self._nothing_matched(len(blocks), len(levels)))
 
@@ -251,13 +259,15 @@ class PatchedModel:
             f"{describe_supported()}"
         )
 
-    def _add_block(self, module: nn.Module, stack: Stack, level: int, place: int, known: dict[str, Slot]) -> None:
+    def _add_block(
+        self, module: nn.Module, stack: Stack, level: int, place: int, total: int, known: dict[str, Slot]
+    ) -> None:
         described = self.family.block(module)
         if described is None:
             return
         key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
         for child, kind, rotary, outputs, path in self._calls(module, described):
-            slot = known.get(key) or self._new_slot(key, level, stack.depth)
+            slot = known.get(key) or self._new_slot(key, level, stack.depth, place / total)
             leads = key not in known
             known[key] = slot
             name = f"{stack.name}.{list(stack.blocks).index(module)}{path}"
@@ -268,6 +278,8 @@ class PatchedModel:
         if self.method.span == "block" or not described.ops:
             yield module, "block", described.rotary, described.outputs, ""
             return
+        if self.method.plans_from == "block":
+            yield module, "plan", None, (), ""
         for op in described.ops:
             child = getattr(module, op.path, None)
             if isinstance(child, nn.Module) and self._wanted(op):
@@ -276,9 +288,9 @@ class PatchedModel:
     def _wanted(self, op: Op) -> bool:
         return bool(getattr(self.method, f"merge_{op.kind}"))
 
-    def _new_slot(self, key: str, level: int, depth: int) -> Slot:
+    def _new_slot(self, key: str, level: int, depth: int, progress: float) -> Slot:
         method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
-        slot = Slot(key, Planner(method, self.schedule, self.moment, level))
+        slot = Slot(key, Planner(method, self.schedule, self.moment, level, progress))
         slot.warn = self.warn_once
         self.slots.append(slot)
         self.depths[key] = depth
@@ -288,7 +300,7 @@ class PatchedModel:
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the slots."""
         call = Call(self.model, args, kwargs)
-        self.moment.tick = self.clock.tick(call["timestep"], self.home.scheduler)
+        self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
         self.scene = self.family.scene(self.model, call)
         if self.scene is None:
             self.warn_once("the grid of the tokens could not be read from the call")

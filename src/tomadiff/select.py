@@ -201,10 +201,13 @@ def submodular(objective: Callable[[], Objective]) -> Selector:
     return select
 
 
-def random(similarity: Tensor, count: int, mask: Tensor | None = None, *, seed: int = 0) -> Selection:
+def random(
+    similarity: Tensor, count: int, mask: Tensor | None = None, *, generator: torch.Generator | None = None
+) -> Selection:
     """Destinations drawn without looking; its own generator, so that the sampler's noise never changes."""
     _require_room(count, similarity.shape[1])
-    dice = torch.rand(similarity.shape[:2], generator=torch.Generator().manual_seed(seed)).to(similarity.device)
+    own = generator or torch.Generator().manual_seed(0)
+    dice = torch.rand(similarity.shape[:2], generator=own, device=own.device).to(similarity.device)
     if mask is not None:
         dice = torch.where(mask, dice, -1.0 - torch.arange(dice.shape[1], device=dice.device))  # padding last of all
     return _selection(similarity, dice.topk(count).indices, mask)

@@ -22,10 +22,25 @@ from tomadiff.errors import PatchError
 from tomadiff.grid import Grid
 from tomadiff.inject import DATA
 from tomadiff.methods.base import Method
-from tomadiff.plan import MergePlan
+from tomadiff.plan import Plan
 from tomadiff.schedule import Due, Schedule, Tick
 
 OpKind = Literal["attention", "cross_attention", "feed_forward"]
+
+
+class Dice:
+    """Random numbers of a patch's own: the same ones for every picture, and the sampler's are left alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def restart(self) -> None:
+        """Begin again, for the next picture."""
+        self.generator.manual_seed(self.seed)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Dice:
+        return Dice(self.seed)
 
 
 @dataclass
@@ -36,18 +51,26 @@ class Moment:
         tick: which picture, step and pass.
         passes: guidance passes stacked in the batch.
         tail: tokens behind the grid that stay as they are (reference images).
+        dice: where methods take random numbers from.
     """
 
     tick: Tick = field(default_factory=lambda: Tick(0, 0, 0))
     passes: int = 1
     tail: int = 0
+    dice: Dice = field(default_factory=lambda: Dice(0))
+
+    def move(self, tick: Tick) -> None:
+        """Go on to another call."""
+        if tick.generation != self.tick.generation:
+            self.dice.restart()
+        self.tick = tick
 
 
 @dataclass
 class Kept:
     """A plan and when it was made, for one pass of the step."""
 
-    plan: MergePlan
+    plan: Plan
     key: tuple[Any, ...]
     selected_at: int
     weighed_at: int
@@ -56,21 +79,21 @@ class Kept:
 class Planner:
     """Makes and keeps the plans of one slot."""
 
-    def __init__(self, method: Method, schedule: Schedule, moment: Moment, level: int) -> None:
-        self.method, self.schedule, self.moment, self.level = method, schedule, moment, level
+    def __init__(self, method: Method, schedule: Schedule, moment: Moment, level: int, depth: float = 1.0) -> None:
+        self.method, self.schedule, self.moment, self.level, self.depth = method, schedule, moment, level, depth
         self.grid: Grid | None = None
         self.kept: dict[int, Kept] = {}
         self.generation = -1
         self.plans_made = 0
         self.weights_made = 0
-        self.last: MergePlan | None = None
+        self.last: Plan | None = None
 
     def ratio(self) -> float:
         """Share of tokens to remove now."""
         tick = self.moment.tick
         return self.schedule.ratio(self.method.ratio, tick.step, self.level, tick.total)
 
-    def current(self, tokens: Tensor) -> MergePlan:
+    def current(self, tokens: Tensor) -> Plan:
         """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due."""
         assert self.grid is not None
         tick = self.moment.tick
@@ -101,13 +124,14 @@ class Planner:
         assert self.grid is not None
         self.plans_made += 1
         passes = self.moment.passes if tokens.shape[0] % self.moment.passes == 0 else 1
-        plan = self.method.plan(tokens, self.grid, ratio=self.ratio(), passes=passes)
+        dice = self.moment.dice.generator
+        plan = self.method.plan(tokens, self.grid, ratio=self.ratio(), passes=passes, generator=dice, depth=self.depth)
         step = self.moment.tick.step
         return Kept(plan, key, step, step)
 
     def _reweighed(self, kept: Kept, tokens: Tensor) -> Kept:
         self.weights_made += 1
-        plan = self.method.reweigh(kept.plan, tokens)
+        plan = self.method.reweigh(kept.plan, tokens, depth=self.depth)
         return Kept(plan, kept.key, kept.selected_at, self.moment.tick.step)
 
 
@@ -123,7 +147,7 @@ class Slot:
 
     def __init__(self, name: str, planner: Planner) -> None:
         self.name = name
-        self.plan: MergePlan | None = None
+        self.plan: Plan | None = None
         self.active = False
         self.tail = 0
         self.planner = planner
@@ -146,7 +170,7 @@ class Slot:
         key = (grid, batch, dtype, device, ratio)
         if self.__dict__.get("_prepared") != key:
             blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
-            self.plan = self.planner.method.plan(blank, grid, ratio=ratio)
+            self.plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
             self.plan.renew([tensor.clone() for tensor in self.plan.state])  # no views: compiled code guards on them
             self._prepared = key
 
@@ -249,7 +273,7 @@ class Site:
 
     slot: Slot
     name: str
-    kind: OpKind | Literal["block"]
+    kind: OpKind | Literal["block", "plan"]
     leads: bool = False
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
@@ -276,6 +300,13 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     merged = site.slot.merge(hidden_states)
     result = site.inner(self, merged, *args, **kwargs)
     return _map_outputs(site, result, lambda image: hidden_states + site.slot.unmerge(image - merged))
+
+
+def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Renew the plan from the block's own input, and run the block as it is: the ops inside merge."""
+    site: Site = getattr(self, DATA)
+    _bypasses(site, hidden_states, args, kwargs)
+    return site.inner(self, hidden_states, *args, **kwargs)
 
 
 def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -340,7 +371,7 @@ def _misfit(slot: Slot, tokens: Tensor) -> str | None:
     plan = slot.plan
     if plan is None or tokens.dim() != 3 or tokens.shape[1] != plan.tokens + slot.tail:
         return "its tokens are not the ones of the grid (chunked feed-forward or an unknown layout)"
-    if tokens.shape[0] % plan.merge_matrix.shape[0]:
+    if tokens.shape[0] % plan.batch:
         return "its batch is not the one that was planned for (chunked feed-forward)"
     return None
 

@@ -1,6 +1,9 @@
 """How tokens merge: one file and one frozen dataclass per method."""
 
 from tomadiff.methods.base import Method
+from tomadiff.methods.bound import Bound
+from tomadiff.methods.tofu import ToFu, ToMAToFu
 from tomadiff.methods.toma import ToMA
+from tomadiff.methods.tomesd import ToMeSD
 
-__all__ = ["Method", "ToMA"]
+__all__ = ["Bound", "Method", "ToFu", "ToMA", "ToMAToFu", "ToMeSD"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
 from tomadiff.grid import Grid
-from tomadiff.plan import MergePlan, Share
+from tomadiff.plan import Plan, Share
+from tomadiff.schedule import Schedule
 
 Scope = Literal["level", "stack", "block"]
 Span = Literal["op", "block"]
@@ -32,6 +34,9 @@ class Method:
         merge_attention: merge around self-attention (or joint attention).
         merge_cross_attention: merge around cross-attention.
         merge_feed_forward: merge around the feed-forward.
+        plans_from: make plans from the tokens as a block's first op sees them (``"op"``, after the norm), or as the
+            block does (``"block"``).
+        seed: of the method's own random choices, if it makes any.
     """
 
     ratio: float = 0.5
@@ -44,12 +49,16 @@ class Method:
     merge_attention: bool = True
     merge_cross_attention: bool = True
     merge_feed_forward: bool = True
+    plans_from: Literal["op", "block"] = "op"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         require_ratio("ratio", self.ratio)
         require_choice("span", self.span, ("op", "block"))
         require_choice("scope", self.scope, ("level", "stack", "block"))
         require_choice("share", self.share, ("sample", "prompt", "batch"))
+        require_choice("plans_from", self.plans_from, ("op", "block"))
+        require_count("seed", self.seed, least=0)
         if self.skip is not None:
             require_count("skip", self.skip, least=0)
         if self.levels is not None:
@@ -57,13 +66,42 @@ class Method:
         if not (self.merge_attention or self.merge_cross_attention or self.merge_feed_forward):
             raise SettingError("Every op is switched off; leave at least one of merge_attention, … on.")
 
-    def plan(self, tokens: Tensor, grid: Grid, *, ratio: float | None = None, passes: int = 1) -> MergePlan:
-        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; see :meth:`tomadiff.ToMA.plan`."""
+    @property
+    def schedule(self) -> Schedule:
+        """How long plans are kept unless the user says otherwise."""
+        return Schedule()
+
+    @property
+    def families(self) -> tuple[str, ...] | None:
+        """Model families that the method works on; ``None`` means all."""
+        return None
+
+    def plan(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        *,
+        ratio: float | None = None,
+        passes: int = 1,
+        generator: torch.Generator | None = None,
+        depth: float = 1.0,
+    ) -> Plan:
+        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``.
+
+        Args:
+            tokens: in raster order, any float dtype.
+            grid: with ``N`` tokens.
+            ratio: another share to remove, for schedules; ``None`` takes the method's own.
+            passes: guidance passes stacked in the batch, which ``share="prompt"`` treats as one sample.
+            generator: where random choices come from; ``None`` starts one from ``seed``.
+            depth: where in the model the asking block stands, from 0 (first) to 1.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say how to plan.")
 
-    def reweigh(self, plan: MergePlan, tokens: Tensor) -> MergePlan:  # noqa: ARG002 - for methods that look at them
+    def reweigh(self, plan: Any, tokens: Tensor, *, depth: float = 1.0) -> Plan:  # noqa: ARG002 - for those who look
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
-        return plan
+        kept: Plan = plan
+        return kept
 
 
 def _checked_levels(levels: Collection[int]) -> tuple[int, ...]:

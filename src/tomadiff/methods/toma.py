@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
-from tomadiff.grid import Grid, Regions, Tiles
+from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
-from tomadiff.plan import Destinations, Logits, MergePlan, Unmerge, choose_destinations, repeat_to, weigh
-from tomadiff.select import SELECTORS, Selector
+from tomadiff.plan import Destinations, MergePlan, repeat_to
+from tomadiff.select import SELECTORS, Selector, random
+from tomadiff.weights import Logits, Unmerge, choose_destinations, weigh
 
 
 @dataclass(frozen=True)
@@ -58,28 +61,55 @@ class ToMA(Method):
         """The paper's settings by one name, whatever our own defaults become."""
         return cls(ratio, regions=Tiles(4), attention_regions=None, temperature=1e-3, span="op", scope="level")
 
-    def plan(self, tokens: Tensor, grid: Grid, *, ratio: float | None = None, passes: int = 1) -> MergePlan:
-        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; needs no model.
+    @classmethod
+    def tile(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
+        """Selection and attention in tiles of 4×4: the paper's best pictures."""
+        return cls(ratio, regions=Tiles(4), **settings)
 
-        Args:
-            tokens: in raster order, any float dtype.
-            grid: with ``N`` tokens.
-            ratio: another share to remove, for schedules; ``None`` takes the method's own.
-            passes: guidance passes stacked in the batch, which ``share="prompt"`` treats as one sample.
-        """
+    @classmethod
+    def stripe(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
+        """Selection and attention in runs of 16 tokens: no reordering."""
+        return cls(ratio, regions=Stripes(16), **settings)
+
+    @classmethod
+    def whole(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
+        """Selection in tiles, attention over the whole grid: the paper's plain "ToMA"."""
+        return cls(ratio, regions=Tiles(4), attention_regions=Whole(), **settings)
+
+    @classmethod
+    def once(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
+        """Merge once around each block: the paper's ToMA*."""
+        return cls(ratio, regions=Tiles(4), span="block", **settings)
+
+    def plan(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        *,
+        ratio: float | None = None,
+        passes: int = 1,
+        generator: torch.Generator | None = None,
+        depth: float = 1.0,  # noqa: ARG002 - every block is planned alike
+    ) -> MergePlan:
+        """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; needs no model. See :meth:`Method.plan`."""
         _require_tokens(tokens, grid)
         require_count("passes", passes)
         ratio = self.ratio if ratio is None else ratio
         if ratio == 0:
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
-        selector = self.selector if callable(self.selector) else SELECTORS[self.selector]
+        selector = self._selector(generator)
         with torch.no_grad():
             chosen, cosine = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes
             )
             return self._weigh(tokens, chosen, cosine)
 
-    def reweigh(self, plan: MergePlan, tokens: Tensor) -> MergePlan:
+    def _selector(self, generator: torch.Generator | None) -> Selector:
+        if self.selector == "random":
+            return partial(random, generator=generator or torch.Generator().manual_seed(self.seed))
+        return self.selector if callable(self.selector) else SELECTORS[self.selector]
+
+    def reweigh(self, plan: MergePlan, tokens: Tensor, *, depth: float = 1.0) -> MergePlan:  # noqa: ARG002
         """Keep the destinations of ``plan`` and renew its weights from ``tokens`` ``(B, N, C)``."""
         _require_tokens(tokens, plan.grid)
         with torch.no_grad():

@@ -1,0 +1,165 @@
+"""Making a :class:`~tomadiff.plan.MergePlan`: choose destinations, weigh every token against them.
+
+:func:`choose_destinations` is the costly, discrete part, and may be kept for many denoising steps while
+:func:`weigh`, a softmax of each token over the destinations of its region, is renewed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tomadiff.errors import SettingError, require_choice
+from tomadiff.grid import Grid, Layout, Regions
+from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count, repeat_to
+from tomadiff.select import Selector, cosines
+
+Logits = Literal["cosine", "dot"]
+Unmerge = Literal["transpose", "pseudo-inverse"]
+
+_LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
+_NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
+_PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
+
+
+# ---------------------------------------------------------------------------------------------- destinations
+def kept_per_region(ratio: float, layout: Layout) -> int:
+    """Destinations per region for ``ratio``: one count for all, no more than the smallest region holds."""
+    wish = round((1 - ratio) * layout.grid.tokens / layout.regions)
+    return max(1, min(wish, layout.smallest))
+
+
+def choose_destinations(
+    tokens: Tensor,
+    grid: Grid,
+    ratio: float,
+    regions: Regions,
+    attention_regions: Regions | None,
+    selector: Selector,
+    share: Share = "sample",
+    passes: int = 1,
+) -> tuple[Destinations, Tensor | None]:
+    """Choose the destinations of ``tokens`` ``(B, N, C)``.
+
+    Args:
+        tokens: hidden states in raster order, any float dtype.
+        grid: their grid.
+        ratio: share of tokens to remove.
+        regions: where each destination is chosen.
+        attention_regions: where tokens merge; ``None`` means the same regions.
+        selector: how (see :mod:`tomadiff.select`).
+        share: which samples have the same destinations.
+        passes: how many guidance passes the batch stacks (``[uncond, cond]`` is 2); ``share="prompt"`` groups them.
+
+    Returns:
+        The destinations, and the ``(B, R, k, L)`` cosines between them and all tokens, which :func:`weigh` would
+        otherwise compute again (``None`` if the attention regions are others).
+    """
+    layout = regions.layout(grid, tokens.device)
+    cosine, usable = cosines(layout.split(tokens))
+    groups = group_count(tokens.shape[0], share, passes)
+    similarity = (by_group(cosine, groups).mean(0) + 1) / 2
+    mask = by_group(usable & layout.mask, groups).all(0)
+    selection = selector(similarity.flatten(0, 1), kept_per_region(ratio, layout), mask.flatten(0, 1))
+    places = repeat_to(selection.indices.view(groups, layout.regions, -1), tokens.shape[0])
+    chosen = Destinations(layout, places, shared=groups == 1)
+    if attention_regions is not None and attention_regions != regions:
+        return _rehouse(chosen, regions, attention_regions), None
+    return chosen, cosine.gather(2, places[..., None].expand(*places.shape, cosine.shape[-1]))
+
+
+def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> Destinations:
+    """The same destinations, seen from larger regions that each hold equally many of the old ones."""
+    old, new = chosen.layout, regions.layout(chosen.layout.grid, chosen.layout.index.device)
+    by_home = _order_by_home(old_regions, regions, old.grid)
+    if by_home is None:
+        raise SettingError(
+            f"{regions} cannot hold the selection regions of a {old.grid} grid whole and evenly; "
+            "use attention_regions=Whole(), or leave it out to attend inside the selection regions."
+        )
+    by_home = by_home.to(old.index.device)
+    indices = old.index.expand(len(chosen.places), -1, -1).gather(2, chosen.places)[:, by_home]
+    places = (new.inverse[indices] % new.length).reshape(len(indices), new.regions, -1)
+    return Destinations(new, places, chosen.shared)
+
+
+def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | None:
+    """The old regions in the order of the new ones that hold them; ``None`` if some do not fit whole and evenly."""
+    old, new = regions.layout(grid), homes.layout(grid)  # on the CPU: the answer depends on no data
+    home = new.inverse[old.index] // new.length  # (R_old, L_old): new region of every place
+    whole = bool((home == home[:, :1]).all())
+    even = old.regions % new.regions == 0 and bool((home[:, 0].bincount() == old.regions // new.regions).all())
+    return home[:, 0].argsort(stable=True) if whole and even else None
+
+
+# ---------------------------------------------------------------------------------------------- weights
+def weigh(
+    tokens: Tensor,
+    chosen: Destinations,
+    temperature: float = 1e-3,
+    logits: Logits = "cosine",
+    unmerge: Unmerge = "transpose",
+    cosine: Tensor | None = None,
+) -> MergePlan:
+    """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
+
+    ``cosine`` ``(B, R, k, L)`` may be given where it is known already.
+    """
+    layout = chosen.layout
+    parts = layout.split(tokens) if cosine is None or logits == "dot" else None
+    if cosine is None:
+        assert parts is not None
+        cosine, _ = cosines(parts, chosen.places)
+    affinity = cosine if parts is None or logits == "cosine" else _dot_products(parts, chosen.places)
+    weights = _weights(affinity / temperature, layout.mask)
+    mass = weights.sum(-1)
+    merge = _normalised(weights, mass, chosen.places)
+    return MergePlan(
+        layout,
+        chosen.places,
+        merge.to(tokens.dtype),
+        _unmerge_matrix(weights, merge, unmerge).to(tokens.dtype),
+        mass.flatten(1).to(tokens.dtype),
+        _coverage(cosine, layout.mask),
+        chosen.shared,
+    )
+
+
+def _weights(logits: Tensor, mask: Tensor) -> Tensor:
+    """``(B, R, k, L)`` columns of real tokens sum to one, those of padding are zero.
+
+    Weights too small to matter become exact zeros: a sharp softmax leaves subnormal numbers behind, which make every
+    product with them many times slower on a CPU.
+    """
+    return torch.nn.functional.threshold(torch.softmax(logits, dim=-2), _NEGLIGIBLE, 0.0) * mask[:, None, :]
+
+
+def _dot_products(parts: Tensor, places: Tensor) -> Tensor:
+    """The paper's equation 6: raw inner products ``(B, R, k, L)``; non-finite tokens count as zero."""
+    clean = torch.where(parts.isfinite().all(-1, keepdim=True), parts.float(), 0.0)
+    picked = clean.gather(2, places[..., None].expand(*places.shape, clean.shape[-1]))
+    largest = torch.finfo(torch.float32).max / 1e6  # so that no temperature makes it infinite
+    return torch.matmul(picked, clean.transpose(-1, -2)).nan_to_num(0.0, largest, -largest).clamp(-largest, largest)
+
+
+def _normalised(weights: Tensor, mass: Tensor, places: Tensor) -> Tensor:
+    """Rows of ``weights`` ``(B, R, k, L)`` divided by their mass; a destination of no mass stands for itself."""
+    own = torch.zeros_like(weights).scatter_(-1, places[..., None], 1.0)
+    return torch.where(mass[..., None] > _LIGHTEST, weights / mass[..., None].clamp_min(_LIGHTEST), own)
+
+
+def _unmerge_matrix(weights: Tensor, merge: Tensor, kind: Unmerge) -> Tensor:
+    """``(B, R, L, k)``; the transpose is made contiguous once here instead of at every use."""
+    require_choice("unmerge", kind, ("transpose", "pseudo-inverse"))
+    if kind == "transpose":
+        return weights.transpose(-1, -2).contiguous()
+    inverse: Tensor = torch.linalg.pinv(merge, rtol=_PINV_CUTOFF)
+    return inverse
+
+
+def _coverage(cosine: Tensor, mask: Tensor) -> Tensor:
+    """``(B,)`` mean over real tokens of the best ``(cos + 1) / 2``."""
+    best = (cosine.amax(-2) + 1) / 2 * mask
+    return torch.sum(best, (-1, -2)) / mask.sum()
