@@ -16,7 +16,7 @@ from training.pool import Pool
 from training.samples import PAIRS, SEEDS, grid, save_grid
 from training.text import LENGTH, clip_text, clip_tokenizer, t5_text, t5_tokenizer, token_ids
 
-RECIPE = Recipe("flux", steps=9000, learning_rate=1e-3, ema_decay=0.999, save_every=500, muon=True)
+RECIPE = Recipe("flux", steps=9000, learning_rate=1e-3, ema_decay=0.999, save_every=100, muon=True)
 SMALL_STEPS, GUIDED_FROM = 7000, 8000  # 256 tokens until here, then 1024; guidance baked in from there
 SMALL_BATCH, BATCH = 16, 8
 HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
@@ -29,6 +29,16 @@ def build_transformer() -> FluxTransformer2DModel:
         num_attention_heads=HEADS, joint_attention_dim=TEXT_WIDTH, pooled_projection_dim=TEXT_WIDTH,
         guidance_embeds=True, axes_dims_rope=(8, 12, 12),
     )  # fmt: skip
+
+
+@torch.no_grad()
+def start_as_identity(transformer: FluxTransformer2DModel) -> None:
+    """Zero what modulates blocks and what leaves the model (adaLN-Zero): training starts calm."""
+    for name, module in transformer.named_modules():
+        if name.endswith(("norm.linear", "norm1.linear", "norm1_context.linear", "norm_out.linear")):
+            module.weight.zero_()
+            module.bias.zero_()
+    transformer.proj_out.weight.zero_()
 
 
 def pack(latents: torch.Tensor) -> torch.Tensor:
@@ -53,6 +63,7 @@ class TextToTokens(nn.Module):
         self.text_encoder = clip_text(TEXT_WIDTH)
         self.text_encoder_2 = t5_text(TEXT_WIDTH)
         self.transformer = build_transformer()
+        start_as_identity(self.transformer)
 
     def forward(
         self, noisy: torch.Tensor, sigma: torch.Tensor, ids: tuple[torch.Tensor, torch.Tensor], guidance: torch.Tensor

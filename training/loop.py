@@ -28,6 +28,7 @@ class Recipe:
     warmup: int = 100
     ema_decay: float = 0.999
     save_every: int = 200
+    report_every: int = 600
     muon: bool = False
     clip: float = 1.0
 
@@ -92,8 +93,10 @@ class Trainer:
                 started = time.time()
                 self.log(sum(losses) / len(losses))
                 losses = []
-            if self.step % self.recipe.save_every == 0 or self.step == self.recipe.steps:
+            last = self.step == self.recipe.steps
+            if self.step % self.recipe.save_every == 0 or last:
                 self.save()
+            if self.step % self.recipe.report_every == 0 or last:
                 self.show(report)
                 started = time.time()
 

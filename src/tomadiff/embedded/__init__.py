@@ -53,10 +53,11 @@ def load(name: str, dtype: Any = None) -> Any:
 
 
 def _load_pipeline(path: Path, dtype: Any) -> Any:
-    import torch
     from diffusers import DiffusionPipeline
 
-    pipe = DiffusionPipeline.from_pretrained(path, torch_dtype=dtype or torch.float32, local_files_only=True)
+    pipe = DiffusionPipeline.from_pretrained(path, local_files_only=True)
+    if dtype is not None:
+        pipe.to(dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -65,7 +66,7 @@ def _load_judge(path: Path, dtype: Any) -> Any:
     import torch
     from transformers import CLIPModel
 
-    return CLIPModel.from_pretrained(path, dtype=dtype or torch.float32, local_files_only=True).eval()
+    return CLIPModel.from_pretrained(path, local_files_only=True).to(dtype or torch.float32).eval()
 
 
 def load_judge_processor() -> Any:

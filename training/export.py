@@ -1,0 +1,69 @@
+"""Write the averaged weights of a checkpoint into the package: python -m training.export sdxl flux judge.
+
+Works from a running or stopped stage too; what is committed is decided by looking and by training.check.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from training import flux, judge, sdxl
+from training.paths import EMBEDDED, HERE, stage_dir
+from training.samples import save_grid
+
+MODELS = {"sdxl": sdxl.TextToLatent, "flux": flux.TextToTokens, "judge": judge.build}
+
+
+def averaged(name: str) -> torch.nn.Module:
+    """The stage's model with the moving average of its weights, ready to draw."""
+    state = torch.load(stage_dir(name) / "checkpoint.pt", weights_only=True, mmap=True)
+    model = MODELS[name]()
+    model.load_state_dict(state["model"] | state["average"])
+    return model.eval()
+
+
+def export_judge(folder: Path) -> None:
+    averaged("judge").half().save_pretrained(folder)
+    judge.processor().save_pretrained(folder)
+
+
+def export_pipeline(name: str, folder: Path) -> None:
+    """The diffusers folder in half precision, and what to call the pipeline with."""
+    module = {"sdxl": sdxl, "flux": flux}[name]
+    module.save(averaged(name), folder)
+    (folder / "settings.json").write_text(json.dumps(module.SETTINGS, indent=2) + "\n")
+
+
+def export_grid(name: str) -> None:
+    """The sample grid of what was just exported, read back from the package."""
+    from tomadiff import embedded
+
+    (HERE / "samples").mkdir(exist_ok=True)
+    save_grid(embedded.load(name), embedded.settings(name), HERE / "samples" / f"emoji-{name}.png")
+
+
+def export(name: str) -> None:
+    folder = EMBEDDED / f"emoji-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    if name == "judge":
+        export_judge(folder)
+    else:
+        export_pipeline(name, folder)
+        export_grid(name)
+    shutil.copy(HERE / "cards" / f"emoji-{name}.md", folder / "README.md")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    print(f"emoji-{name}: {size:.1f} MB in {folder}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+", choices=list(MODELS))
+    for name in parser.parse_args().names:
+        export(name)
+
+
+if __name__ == "__main__":
+    main()
