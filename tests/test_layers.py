@@ -25,6 +25,7 @@ ROWS = (
     ("schedule", "inject"),
     ("methods",),
     ("sites",),
+    ("pooled",),
     ("adapters",),
     ("cost",),
     ("report",),

@@ -3,7 +3,7 @@
 from tomadiff.adapters import register, supported
 from tomadiff.errors import TomaError
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
-from tomadiff.methods import Bound, Method, ToFu, ToMA, ToMAToFu, ToMeSD
+from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.patch import Patch, apply, remove
 from tomadiff.plan import MergePlan
 from tomadiff.schedule import Clock, Schedule
@@ -21,6 +21,7 @@ __all__ = [
     "Schedule",
     "Stripes",
     "Tiles",
+    "ToDo",
     "ToFu",
     "ToMA",
     "ToMAToFu",

@@ -89,7 +89,7 @@ def _is_own_forward(module: nn.Module, forward: Any) -> bool:
 
 
 def _is_ours(forward: Any) -> bool:
-    return isinstance(forward, types.MethodType) and forward.__func__.__module__ == "tomadiff.sites"
+    return isinstance(forward, types.MethodType) and forward.__func__.__module__.startswith("tomadiff.")
 
 
 # ---------------------------------------------------------------------------------------------- the root

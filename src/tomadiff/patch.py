@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tomadiff.adapters.family import Block, Call, Family, Op, Scene, Stack
+from tomadiff.adapters.calls import calls_to_wrap
+from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
+from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport, Report
 from tomadiff.schedule import Clock, Schedule
 from tomadiff.sites import Dice, Moment, Planner, Site, Slot, merged_block, merged_op, planning_block
@@ -25,7 +26,11 @@ logger = logging.getLogger("tomadiff")
 
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 _MARK = "_tomadiff_patch"
-_FUNCTIONS = {"block": merged_block, "plan": planning_block}  # what is injected by kind of site; ops: merged_op
+_FUNCTIONS = {
+    "block": merged_block,
+    "plan": planning_block,
+    "pooled": pooled_op,
+}  # what is injected by kind of site; ops: merged_op
 
 
 def apply(
@@ -100,6 +105,10 @@ def _require_match(method: Method, family: Family) -> None:
         raise UnsupportedModelError(f"{type(method).__name__} does not work on {family.title}; it works on {titles}.")
 
 
+def _merges_nothing(method: Method, schedule: Schedule) -> bool:
+    return method.ratio == 0 and not schedule.ratio_from and not schedule.ratio_at_level
+
+
 class Patch:
     """Merging on a pipeline or model: a handle to report on it, change it, and take it off.
 
@@ -113,9 +122,16 @@ class Patch:
             _require_match(method, family_of(unwrap(model)))
         pipeline = None if isinstance(target, nn.Module) else target
         self._models = [PatchedModel(name, model, pipeline, method, schedule) for name, model in models]
-        for patched in self._models:
-            patched.put_on()
-        if method.ratio == 0 and not schedule.ratio_from and not schedule.ratio_at_level:
+        try:
+            for patched in self._models:
+                patched.put_on()
+        except BaseException:  # all or none
+            self.remove()
+            raise
+        self._warn_if_idle()
+
+    def _warn_if_idle(self) -> None:
+        if _merges_nothing(self.method, self.schedule):
             logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
 
     @property
@@ -132,11 +148,12 @@ class Patch:
         """Change settings of the method, or the schedule, without a new patch: ``patch.set(ratio=0.25)``."""
         if not self.active:
             raise PatchError("This patch was removed; call tomadiff.apply again.")
-        self.method, self.schedule = changed(self.method, settings), schedule or self.schedule
+        method, schedule = changed(self.method, settings), schedule or self.schedule
         for patched in self._models:
-            patched.take_off()
-            patched.method, patched.schedule = self.method, self.schedule
-            patched.put_on()
+            if patched.is_on:
+                patched.change(method, schedule)
+        self.method, self.schedule = method, schedule
+        self._warn_if_idle()
 
     def begin(self, steps: int | None = None) -> None:
         """Say that a new picture starts, and how many steps it takes: for loops of one's own."""
@@ -194,18 +211,19 @@ class PatchedModel:
         self.sites: list[tuple[nn.Module, Site]] = []
         self.depths: dict[str, int] = {}
         self.scene: Scene | None = None
-        self.skipped = 0
+        self.skipped = self.calls = 0
         self.is_on = False
+        self._last_report: ModelReport | None = None
         self._warned: set[str] = set()
 
     # ------------------------------------------------------------------------------------------ on and off
     def put_on(self) -> None:
         """Inject every site; if anything goes wrong on the way, none."""
+        self._find_sites()
         old = self.model.__dict__.get(_MARK)
         if old is not None:
             old.take_off()
-        self._find_sites()
-        self.is_on = True
+        self.is_on, self.calls = True, 0
         self.model.__dict__[_MARK] = self
         try:
             for module, site in self.sites:
@@ -230,6 +248,20 @@ class PatchedModel:
         for slot in self.slots:
             slot.plan, slot.active = None, False
             slot.planner.kept.clear()
+        self._last_report = self._described()
+        self.slots, self.sites, self.scene = [], [], None
+
+    def change(self, method: Method, schedule: Schedule) -> None:
+        """Go on with other settings; if those cannot work, with the old ones."""
+        old = self.method, self.schedule
+        self.take_off()
+        try:
+            self.method, self.schedule = method, schedule
+            self.put_on()
+        except BaseException:
+            self.method, self.schedule = old
+            self.put_on()
+            raise
 
     def _find_sites(self) -> None:
         """Walk the blocks in the order they run, and give each its slot and its sites."""
@@ -237,6 +269,7 @@ class PatchedModel:
         blocks = [(stack, block) for stack in stacks for block in stack.blocks]
         self.skipped = self._blocks_to_skip(len(blocks))
         levels = {depth: level for level, depth in enumerate(sorted({stack.depth for stack in stacks if stack.blocks}))}
+        self._require_levels(len(levels))
         self.slots, self.sites, self.depths = [], [], {}
         known: dict[str, Slot] = {}
         for place, (stack, module) in enumerate(blocks):
@@ -252,6 +285,14 @@ class PatchedModel:
             return self.method.skip
         return round(self.family.skip * total)
 
+    def _require_levels(self, count: int) -> None:
+        beyond = [level for level in self.method.levels or () if level >= count]
+        if beyond and count:
+            raise SettingError(
+                f"levels={self.method.levels} is not possible: {type(self.model).__name__} has {count} levels with "
+                f"attention, numbered from 0 (the finest) to {count - 1}."
+            )
+
     def _nothing_matched(self, blocks: int, levels: int) -> str:
         return (
             f"Nothing to merge in {type(self.model).__name__}: it has {blocks} transformer blocks on {levels} levels "
@@ -266,27 +307,13 @@ class PatchedModel:
         if described is None:
             return
         key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
-        for child, kind, rotary, outputs, path in self._calls(module, described):
+        for call in calls_to_wrap(module, described, self.method):
             slot = known.get(key) or self._new_slot(key, level, stack.depth, place / total)
             leads = key not in known
             known[key] = slot
-            name = f"{stack.name}.{list(stack.blocks).index(module)}{path}"
-            self.sites.append((child, Site(slot, name, kind, leads, rotary, outputs)))
-
-    def _calls(self, module: nn.Module, described: Block) -> Iterator[tuple[Any, Any, Any, tuple[int, ...], str]]:
-        """What to wrap in a block: the whole of it, or the ops that are there and switched on."""
-        if self.method.span == "block" or not described.ops:
-            yield module, "block", described.rotary, described.outputs, ""
-            return
-        if self.method.plans_from == "block":
-            yield module, "plan", None, (), ""
-        for op in described.ops:
-            child = getattr(module, op.path, None)
-            if isinstance(child, nn.Module) and self._wanted(op):
-                yield child, op.kind, op.rotary, op.outputs, f".{op.path}"
-
-    def _wanted(self, op: Op) -> bool:
-        return bool(getattr(self.method, f"merge_{op.kind}"))
+            name = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
+            site = Site(slot, name, call.kind, leads, call.rotary, call.outputs, call.joint)
+            self.sites.append((call.module, site))
 
     def _new_slot(self, key: str, level: int, depth: int, progress: float) -> Slot:
         method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
@@ -302,11 +329,12 @@ class PatchedModel:
         call = Call(self.model, args, kwargs)
         self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
         self.scene = self.family.scene(self.model, call)
-        if self.scene is None:
-            self.warn_once("the grid of the tokens could not be read from the call")
-        self.moment.passes = self._passes(call.image)
+        trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         for slot in self.slots:
+            slot.trains = trains
             self._tell(slot, call.image)
+        self.moment.passes = self._passes(call.image)
+        self.calls += 1
 
     def _tell(self, slot: Slot, image: Tensor) -> None:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
@@ -314,6 +342,8 @@ class PatchedModel:
         planner = slot.planner
         planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
+        if grid is None:
+            slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
         slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
         if slot.active:
             slot.prepare(image.shape[0], self._dtype(image), image.device)
@@ -332,7 +362,7 @@ class PatchedModel:
         """
         if self.method.share != "prompt" or self.family.share is not None or image.shape[0] == 1:
             return 1
-        if not any(self._may_select(slot) for slot in self.slots):
+        if not any(self._may_select(slot, image.shape[0]) for slot in self.slots):
             return self.moment.passes
         for passes in (2, 3, 4):
             if image.shape[0] % passes == 0:
@@ -341,9 +371,11 @@ class PatchedModel:
                     return passes
         return 1
 
-    def _may_select(self, slot: Slot) -> bool:
-        tick, kept = self.moment.tick, slot.planner.kept.get(0)
-        if kept is None or slot.planner.generation != tick.generation:
+    def _may_select(self, slot: Slot, batch: int) -> bool:
+        tick, planner, kept = self.moment.tick, slot.planner, slot.planner.kept.get(0)
+        if kept is None or planner.generation != tick.generation:
+            return True
+        if kept.key[:2] != (planner.grid, batch) or kept.key[-1] != planner.ratio():
             return True
         return tick.step - kept.selected_at >= self.schedule.destinations_every
 
@@ -355,11 +387,22 @@ class PatchedModel:
 
     # ------------------------------------------------------------------------------------------ report
     def report(self) -> ModelReport:
-        """What was merged so far."""
-        levels = [self._level_report(slot) for slot in self.slots]
-        return ModelReport(
-            self.name, type(self.model).__name__, self.family.title, tuple(levels), self.skipped, self.family.note
-        )
+        """What was merged so far; of a patch that was removed, what had been."""
+        return self._described() if self.is_on or self._last_report is None else self._last_report
+
+    def _described(self) -> ModelReport:
+        levels = tuple(self._level_report(slot) for slot in self.slots)
+        kind, family = type(self.model).__name__, self.family
+        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, self._why_idle())
+
+    def _why_idle(self) -> str:
+        if _merges_nothing(self.method, self.schedule):
+            return "the ratio is 0"
+        if not self.calls:
+            return "the model has not run yet"
+        if any(slot.bypassed for slot in self.slots):
+            return "every call ran unmerged"
+        return "no step so far was one to merge at"
 
     def _level_report(self, slot: Slot) -> LevelReport:
         planner, plan = slot.planner, slot.planner.last
@@ -374,6 +417,13 @@ class PatchedModel:
             plans_made=planner.plans_made,
             weights_made=planner.weights_made,
             coverage=None if plan is None else float(plan.coverage.float().mean()),
-            bytes_held=sum(kept.plan.nbytes for kept in planner.kept.values()) + (slot.plan.nbytes if slot.plan else 0),
+            bytes_held=_bytes_held(slot),
             bypassed=dict(slot.bypassed),
         )
+
+
+def _bytes_held(slot: Slot) -> int:
+    """Plans share tensors with each other, so each tensor counts once."""
+    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
+    tensors = {id(tensor): tensor for plan in plans for tensor in plan.state}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -76,6 +76,9 @@ class Kept:
     weighed_at: int
 
 
+_LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
+
+
 class Planner:
     """Makes and keeps the plans of one slot."""
 
@@ -102,8 +105,9 @@ class Planner:
             self.generation = tick.generation
         key = (self.grid, tokens.shape[0], tokens.dtype, tokens.device, self.ratio())
         image = tokens[:, : self.grid.tokens].detach()
-        self.kept[tick.turn] = self._renewed(self.kept.get(tick.turn), self.kept.get(0), key, image)
-        self.last = self.kept[tick.turn].plan
+        turn = min(tick.turn, _LAST_TURN)
+        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), key, image)
+        self.last = self.kept[turn].plan
         return self.last
 
     def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], tokens: Tensor) -> Kept:
@@ -142,6 +146,7 @@ class Slot:
         plan: the plan in use, renewed in place, so that compiled code keeps its graphs.
         active: whether tokens merge at this step.
         tail: tokens behind the grid that stay as they are.
+        trains: whether gradients of the model's weights are wanted.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -150,8 +155,10 @@ class Slot:
         self.plan: Plan | None = None
         self.active = False
         self.tail = 0
+        self.trains = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
+        self._renewed_for: Tick | None = None
         self.warn: Callable[[str], None] = _say_nothing
         self.handle = torch.tensor(next(_NUMBERS))
         _SLOTS[int(self.handle)] = self
@@ -160,7 +167,8 @@ class Slot:
         """A copied model gets slots of its own, with handles of their own."""
         twin = Slot(self.name, copy.deepcopy(self.planner, memo))
         memo[id(self)] = twin
-        twin.active, twin.tail, twin.warn = self.active, self.tail, self.warn
+        twin.active, twin.tail, twin.trains = self.active, self.tail, self.trains
+        twin.warn = copy.deepcopy(self.warn, memo)  # the voice of the copy's own patch
         return twin
 
     def prepare(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -181,14 +189,21 @@ class Slot:
             self.plan.renew(renewed_state(tokens, self.handle, self.plan.state))
             return
         current = self.planner.current(tokens)
+        self._renewed_for = self.planner.moment.tick
         if self.plan is None or not self.plan.fits(current):
             self.plan = copy.copy(current)
         else:
             self.plan.renew(current.state)
 
     def is_stale(self) -> bool:
-        """Whether the plan belongs to an earlier picture, or there is none."""
-        return self.plan is None or self.planner.generation != self.planner.moment.tick.generation
+        """Whether nobody has looked yet, in this call of the model, if the plan is due."""
+        return self.plan is None or self._renewed_for is not self.planner.moment.tick
+
+    def note_bypass(self, where: str, reason: str) -> None:
+        """Count a call that ran unmerged, and say so the first time."""
+        key = f"{where}: {reason}"
+        self.bypassed[key] = self.bypassed.get(key, 0) + 1
+        self.warn(reason)
 
     def expected_tokens(self) -> int:
         """``N + tail``, what a site of this slot should see."""
@@ -268,15 +283,17 @@ class Site:
         leads: whether it is the first of its slot to run, and so renews the plan.
         rotary: its rotary tables, if it has any.
         outputs: which items of a tuple it returns are image-length.
+        joint: whether it is attention over text and image.
         inner: set by :func:`tomadiff.inject.inject`.
     """
 
     slot: Slot
     name: str
-    kind: OpKind | Literal["block", "plan"]
+    kind: OpKind | Literal["block", "plan", "pooled"]
     leads: bool = False
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
+    joint: bool = False
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
 
@@ -284,7 +301,7 @@ class Site:
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``unmerge(op(merge(x)))`` for attention and feed-forward; text and other inputs pass as they are."""
     site: Site = getattr(self, DATA)
-    if _bypasses(site, hidden_states, args, kwargs):
+    if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
@@ -294,7 +311,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``x + unmerge(block(m) − m)`` with ``m = merge(x)``: the residual stream keeps its full length."""
     site: Site = getattr(self, DATA)
-    if _bypasses(site, hidden_states, args, kwargs):
+    if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
@@ -305,7 +322,7 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
 def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Renew the plan from the block's own input, and run the block as it is: the ops inside merge."""
     site: Site = getattr(self, DATA)
-    _bypasses(site, hidden_states, args, kwargs)
+    ready_to_merge(site, hidden_states, args, kwargs)
     return site.inner(self, hidden_states, *args, **kwargs)
 
 
@@ -316,26 +333,25 @@ def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) ->
 
 
 # ---------------------------------------------------------------------------------------------- when not to merge
-def _bypasses(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this call runs unmerged; renews the plan on the way if it does not."""
+def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     slot = site.slot
     if not slot.active:
-        return True
+        return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:
         _renew_if_due(site, tokens)
         reason = _misfit(slot, tokens)
     if reason is not None and not torch.compiler.is_compiling():
-        slot.bypassed[f"{site.name}: {reason}"] = slot.bypassed.get(f"{site.name}: {reason}", 0) + 1
-        slot.warn(reason)
-    return reason is not None
+        slot.note_bypass(site.name, reason)
+    return reason is None
 
 
 def _renew_if_due(site: Site, tokens: Tensor) -> None:
     slot = site.slot
     if torch.compiler.is_compiling():
         due = site.leads and _misfit(slot, tokens) is None
-    else:  # a cache may skip the leading site: whoever comes first in a picture plans
+    else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
         due = site.leads or slot.is_stale()
         due = due and tokens.dim() == 3 and tokens.shape[1] == slot.expected_tokens()
     if due:
@@ -349,15 +365,17 @@ def _as_first_op_sees(site: Site, tokens: Tensor) -> Tensor:
 
 def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why merged tokens would give wrong results here, if they would."""
-    if torch.is_grad_enabled() and tokens.requires_grad:
+    if torch.is_grad_enabled() and (site.slot.trains or tokens.requires_grad):
         return "gradients are enabled (run inside torch.no_grad() to merge)"
-    if site.kind in ("attention", "block") and kwargs.get("attention_mask") is not None:
+    if site.kind in ("attention", "block", "pooled") and kwargs.get("attention_mask") is not None:
         return "a self-attention mask is given"
-    nested = kwargs.get("cross_attention_kwargs")
-    if kwargs.get("ip_adapter_masks") is not None or (nested and nested.get("ip_adapter_masks") is not None):
+    nested = kwargs.get("cross_attention_kwargs") or kwargs.get("joint_attention_kwargs") or {}
+    if kwargs.get("ip_adapter_masks") is not None or nested.get("ip_adapter_masks") is not None:
         return "ip_adapter_masks are given"
     if site.kind == "block" and any(_is_per_token(value, tokens) for value in (*args, *kwargs.values())):
         return "every token has a timestep of its own"
+    if site.kind == "block" and kwargs.get("modulate_index") is not None:
+        return "every token has a modulation of its own"
     return None
 
 
@@ -385,20 +403,20 @@ def _with_picked_rows(
     if rotary is None:
         return args, kwargs
     if kwargs.get(rotary.argument) is not None:
-        return args, {**kwargs, rotary.argument: _picked(site, rotary, tokens, kwargs[rotary.argument])}
+        return args, {**kwargs, rotary.argument: picked_rows(site.slot, rotary, tokens, kwargs[rotary.argument])}
     place = rotary.position
     if place is not None and len(args) > place and args[place] is not None:
-        return (*args[:place], _picked(site, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
+        return (*args[:place], picked_rows(site.slot, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
     return args, kwargs
 
 
-def _picked(site: Site, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
+def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
+    """Rotary tables for the merged image ``tokens`` ``(B, N + tail, C)``; rows of other tokens stay."""
     if isinstance(tables, Tensor):
-        return _picked_table(site.slot, rotary, tokens, tables)
+        return _picked_table(slot, rotary, tokens, tables)
     chosen = len(tables) if rotary.tables == "all" else 1
     return tuple(
-        _picked_table(site.slot, rotary, tokens, table) if place < chosen else table
-        for place, table in enumerate(tables)
+        _picked_table(slot, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
     )
 
 

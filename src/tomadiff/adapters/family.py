@@ -24,12 +24,14 @@ class Op:
         kind: what it computes.
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
+        joint: whether it is attention of the joint kind, over text and image.
     """
 
     path: str
     kind: OpKind
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
+    joint: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Block:
         ops: the calls inside that tokens can merge around; none if only the whole block can be wrapped.
         rotary: rotary tables that the block itself is given.
         outputs: which items are image-length where the block returns a tuple.
+        pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
     """
 
     name: str
     ops: tuple[Op, ...] = ()
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
+    pooled: tuple[Op, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ def scene(_: nn.Module, call: Call) -> Scene | None:
 
 def _read_ids(ids: Tensor) -> Scene | None:
     """``(N, 3)`` ids ``(image, row, column)`` → scene; read once per tensor, since reading waits for the GPU."""
-    known = _LAST.get("ids")
-    if known is not None and known[0]() is ids and known[1] == ids._version:
+    known, version = _LAST.get("ids"), None if ids.is_inference() else ids._version
+    if known is not None and known[0]() is ids and known[1] == version:
         scene: Scene | None = known[2]
         return scene
     scene = _decode(ids.detach())
-    _LAST["ids"] = (weakref.ref(ids), ids._version, scene)
+    _LAST["ids"] = (weakref.ref(ids), version, scene)
     return scene
 
 
@@ -55,11 +55,16 @@ FAMILY = Family(
     blocks=(
         Block(
             "FluxTransformerBlock",
-            ops=(Op("attn", "attention", ROTARY, outputs=(0, 2)), Op("ff", "feed_forward")),
+            ops=(Op("attn", "attention", ROTARY, outputs=(0, 2), joint=True), Op("ff", "feed_forward")),
             rotary=ROTARY,
             outputs=(1,),
         ),
-        Block("FluxSingleTransformerBlock", rotary=ROTARY, outputs=(1,)),
+        Block(
+            "FluxSingleTransformerBlock",
+            rotary=ROTARY,
+            outputs=(1,),
+            pooled=(Op("attn", "attention", ROTARY, joint=True),),
+        ),
     ),
     stacks=stacks_named("transformer_blocks", "single_transformer_blocks"),
     scene=scene,

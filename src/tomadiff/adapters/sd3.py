@@ -12,12 +12,12 @@ FAMILY = Family(
     blocks=(
         Block(
             "JointTransformerBlock",
-            ops=(Op("attn", "attention"), Op("attn2", "attention"), Op("ff", "feed_forward")),
+            ops=(Op("attn", "attention", joint=True), Op("attn2", "attention", joint=True), Op("ff", "feed_forward")),
             outputs=(1,),
         ),
         Block(
             "SD3SingleTransformerBlock",
-            ops=(Op("attn", "attention"), Op("ff", "feed_forward")),
+            ops=(Op("attn", "attention", joint=True), Op("ff", "feed_forward")),
         ),
     ),
     stacks=stacks_named("transformer_blocks"),

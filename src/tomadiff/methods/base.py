@@ -76,6 +76,11 @@ class Method:
         """Model families that the method works on; ``None`` means all."""
         return None
 
+    @property
+    def pools(self) -> bool:
+        """Whether only keys and values of self-attention shrink, instead of all tokens."""
+        return False
+
     def plan(
         self,
         tokens: Tensor,
