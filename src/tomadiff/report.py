@@ -45,7 +45,7 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """One patched model."""
+    """One patched model; ``idle`` says why nothing is merged, if nothing is."""
 
     component: str
     model: str
@@ -53,6 +53,7 @@ class ModelReport:
     levels: tuple[LevelReport, ...]
     skipped_blocks: int
     note: str = ""
+    idle: str = ""
 
     @property
     def bypassed(self) -> dict[str, int]:
@@ -84,9 +85,17 @@ def _describe(model: ModelReport) -> list[str]:
     lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
     lines += _table([_HEAD, *(level.row() for level in model.levels)])
     if not model.merged:
-        lines.append("  nothing is merged: the model has not run since, or every call ran unmerged")
-    lines += [f"  unmerged {count}×: {reason}" for reason, count in model.bypassed.items()]
+        lines.append(f"  nothing is merged: {model.idle}")
+    lines += _unmerged(model.bypassed)
     return lines + ([f"  note: {model.note}"] if model.note else [])
+
+
+def _unmerged(bypassed: Mapping[str, int]) -> list[str]:
+    """One line per reason: a large model has hundreds of sites."""
+    counts: dict[str, list[int]] = {}
+    for key, count in bypassed.items():
+        counts.setdefault(key.split(": ", 1)[-1], []).append(count)
+    return [f"  unmerged: {sum(own)} calls at {len(own)} sites: {reason}" for reason, own in counts.items()]
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
