@@ -114,6 +114,23 @@ def test_clock_with_a_scheduler_that_keeps_no_index() -> None:
     assert where(clock.tick(9.0, scheduler)) == (2, 0, 0)
 
 
+def test_a_scheduler_that_stands_still_is_not_believed() -> None:
+    """A model that two pipelines share may be driven by the other one's scheduler."""
+    idle = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
+    clock = Clock()
+    steps = [clock.tick(float(timestep), idle).step for timestep in range(20, 0, -1)]
+    assert steps[0] == 0
+    assert steps[-1] > 10
+    idle.timesteps = torch.tensor([9.0, 5.0])
+    assert clock.tick(9.0, idle) == Tick(clock.tick(9.0, idle).generation, 0, 0, total=2)
+
+
+def test_many_views_of_one_step_stay_one_step() -> None:
+    scheduler = SimpleNamespace(step_index=3, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
+    clock = Clock()
+    assert {clock.tick(5.0, scheduler).step for _ in range(12)} <= {3, 4}
+
+
 def test_one_step_pictures_need_a_beginning() -> None:
     clock = Clock()
     first = clock.tick(999.0)

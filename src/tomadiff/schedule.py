@@ -146,6 +146,9 @@ class Tick:
     total: int | None = None
 
 
+_MOST_TURNS = 4  # more calls than this within a step are unusual enough to look at the timestep itself
+
+
 class Clock:
     """Turns what a model sees into steps. In order of trust:
 
@@ -165,6 +168,7 @@ class Clock:
         self._stated: int | None = None
         self._last_timestep: float | None = None
         self._timesteps: object = None
+        self._standing_still: object = None
 
     def begin(self, steps: int | None = None) -> None:
         """A new generation starts with the next call; ``steps`` is its length if known."""
@@ -189,11 +193,19 @@ class Clock:
         """
         if self._stated is not None:
             self._advance(self._stated)
-        elif getattr(scheduler, "step_index", "absent") != "absent" and _has_timesteps(scheduler):
+        elif self._trusts(scheduler):
             self._by_scheduler(scheduler)
         else:
             self._by_timestep(timestep, scheduler)
         return Tick(self._generation, self._step, self._turn, self._total)
+
+    def _trusts(self, scheduler: Any) -> bool:
+        """A scheduler that counts; one that stands still belongs to another pipeline than the one at work."""
+        if not hasattr(scheduler, "step_index") or not _has_timesteps(scheduler):
+            return False
+        if scheduler.timesteps is self._timesteps and self._turn >= _MOST_TURNS:
+            self._standing_still = scheduler.timesteps
+        return scheduler.timesteps is not self._standing_still
 
     def _by_scheduler(self, scheduler: Any) -> None:
         timesteps = scheduler.timesteps
