@@ -83,7 +83,7 @@ class FamilyContract:
     def test_exception_in_a_forward_leaves_nothing(self) -> None:
         model, inputs = self.model(), self.inputs(*self.sizes[0])
         plain, before = self.run(model, **inputs), traces(model)
-        with pytest.raises(Broken), tomadiff.apply(model, 0.5, skip=0), breaking(sites(model)[-1][0]):
+        with pytest.raises(BrokenError), tomadiff.apply(model, 0.5, skip=0), breaking(sites(model)[-1][0]):
             self.run(model, **inputs)
         assert traces(model) == before
         assert torch.equal(self.run(model, **inputs), plain)
@@ -92,7 +92,7 @@ class FamilyContract:
         model, inputs = self.model(), self.inputs(*self.sizes[0])
         with tomadiff.apply(model, 0.5, skip=0) as patch:
             first = self.run(model, **inputs)
-            with pytest.raises(Broken), breaking(sites(model)[0][0]):
+            with pytest.raises(BrokenError), breaking(sites(model)[0][0]):
                 self.run(model, **inputs)
             patch.begin()
             assert torch.equal(self.run(model, **inputs), first)
@@ -324,7 +324,7 @@ def traces(model: nn.Module) -> dict[str, Any]:
     }
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     pass
 
 
@@ -333,7 +333,7 @@ def breaking(module: nn.Module) -> Iterator[None]:
     """``module`` raises in the middle of whatever calls it."""
 
     def fail(*_: Any) -> None:
-        raise Broken
+        raise BrokenError
 
     handle = next(child for child in module.modules() if isinstance(child, nn.Linear)).register_forward_hook(fail)
     try:
