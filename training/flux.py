@@ -1,4 +1,4 @@
-"""emoji-flux: a small Flux transformer, trained together with its text encoders, small pictures first."""
+"""emoji-flux: a small Flux transformer, trained on small pictures first."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import torch.nn.functional as F
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 from torch import nn
 
-from training import autoencoder, flow, workers
+from training import autoencoder, encoders, flow, workers
 from training.compose import SIZE
 from training.loop import Recipe, Trainer
 from training.objects import caption
 from training.paths import stage_dir
 from training.pool import Pool
-from training.samples import PAIRS, SEEDS, grid, save_grid
-from training.text import LENGTH, clip_text, clip_tokenizer, t5_text, t5_tokenizer, token_ids
+from training.samples import PAIRS, glance, grid
+from training.text import LENGTH, clip_tokenizer, t5_tokenizer, token_ids
 
 RECIPE = Recipe("flux", steps=9000, learning_rate=1e-3, ema_decay=0.999, save_every=100, muon=True)
 SMALL_STEPS, GUIDED_FROM = 7000, 8000  # 256 tokens until here, then 1024; guidance baked in from there
@@ -55,13 +55,13 @@ def positions(side: int) -> torch.Tensor:
 
 
 class TextToTokens(nn.Module):
-    """The parts of the pipeline that train: text encoders and transformer, called as FluxPipeline calls them."""
+    """Frozen text encoders and the transformer that trains, called as FluxPipeline calls them."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.text_encoder = clip_text(TEXT_WIDTH)
-        self.text_encoder_2 = t5_text(TEXT_WIDTH)
+        self.text_encoder = encoders.load("flux_1")
+        self.text_encoder_2 = encoders.load("flux_2")
         self.transformer = build_transformer()
         start_as_identity(self.transformer)
 
@@ -69,8 +69,9 @@ class TextToTokens(nn.Module):
         self, noisy: torch.Tensor, sigma: torch.Tensor, ids: tuple[torch.Tensor, torch.Tensor], guidance: torch.Tensor
     ) -> torch.Tensor:
         """Velocity of tokens (batch, tokens, 16) at sigma (batch,); ids are CLIP's and T5's, (batch, LENGTH) each."""
-        pooled = self.text_encoder(ids[0]).pooler_output
-        states = self.text_encoder_2(ids[1]).last_hidden_state
+        with torch.no_grad():
+            pooled = self.text_encoder(ids[0]).pooler_output
+            states = self.text_encoder_2(ids[1]).last_hidden_state
         return self.transformer(
             hidden_states=noisy, timestep=sigma, guidance=guidance, pooled_projections=pooled,
             encoder_hidden_states=states, txt_ids=torch.zeros(LENGTH, 3),
@@ -126,7 +127,7 @@ def pipeline(model: TextToTokens) -> FluxPipeline:
 
 def save_small_grid(objective: Objective, path: Path) -> None:
     """Half-size pictures from 256 tokens, as trained on first: the pipeline itself always draws at full density."""
-    prompts = [caption(name, colour) for name, colour in PAIRS for _ in SEEDS]
+    prompts = [caption(name, colour) for name, colour in PAIRS]
     ids, untold = objective.ids(prompts), objective.ids([""] * len(prompts))
     noise = torch.randn(len(prompts), 256, 16, generator=torch.Generator().manual_seed(0))
     plain = torch.ones(len(prompts))
@@ -149,7 +150,7 @@ def train() -> None:
         if trainer.step <= SMALL_STEPS:
             return save_small_grid(objective, trainer.folder / f"samples-{trainer.step:06d}.png")
         settings = SETTINGS | dict(guidance_scale=1.0 if trainer.step < GUIDED_FROM else SETTINGS["guidance_scale"])
-        save_grid(pipeline(model), settings, trainer.folder / f"samples-{trainer.step:06d}.png")
+        glance(pipeline(model), settings, trainer.folder / f"samples-{trainer.step:06d}.png")
 
     trainer = Trainer(model, RECIPE)
     trainer.run(objective, report)

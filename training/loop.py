@@ -57,7 +57,7 @@ class Trainer:
         self.path = self.folder / "checkpoint.pt"
         self.optimizers = make_optimizers(model, recipe.learning_rate, recipe.muon)
         self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
-        self.average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         self.step = 0
         self.seconds = 0.0
         if self.path.exists():

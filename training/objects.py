@@ -36,6 +36,12 @@ PHRASINGS = (
     "an emoji of {a} {object}, {colour} background",
 )
 
+# What the denoisers learn first; the rest follow once these are crisp.
+FIRST = (
+    "strawberry", "watermelon", "avocado", "donut", "hamburger", "mushroom",
+    "fox", "panda", "pig", "frog", "penguin", "owl",
+)  # fmt: skip
+
 NAMES = tuple(OBJECTS)
 COLOUR_NAMES = tuple(COLOURS)
 

@@ -8,7 +8,7 @@ import torch
 
 from training import autoencoder
 from training.compose import Pictures, compose, known_sprites
-from training.objects import COLOUR_NAMES, NAMES, PHRASINGS, caption
+from training.objects import COLOUR_NAMES, FIRST, NAMES, PHRASINGS, caption
 from training.paths import stage_dir
 
 COUNT, CHUNK, SEED = 16384, 64, 100
@@ -40,15 +40,16 @@ def encode(vae: torch.nn.Module, pictures: Pictures) -> torch.Tensor:
 
 
 class Pool:
-    """Draws batches of (latents (batch, 4, 64, 64) fp32, captions) from the files `train` wrote."""
+    """Draws batches of (latents (batch, 4, 64, 64) fp32, captions) of some objects from the files `train` wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: tuple[str, ...] = FIRST) -> None:
         folder = stage_dir("pool")
         self.latents = np.load(folder / "latents.npy", mmap_mode="r")
         self.pairs = np.load(folder / "pairs.npy")
+        self.rows = np.flatnonzero(np.isin(self.pairs[:, 0], [NAMES.index(name) for name in names]))
 
     def batch(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, list[str]]:
-        rows = torch.randint(len(self.pairs), (count,), generator=generator).numpy()
+        rows = self.rows[torch.randint(len(self.rows), (count,), generator=generator).numpy()]
         phrasings = torch.randint(len(PHRASINGS), (count,), generator=generator).tolist()
         captions = [
             caption(NAMES[o], COLOUR_NAMES[c], p) for (o, c), p in zip(self.pairs[rows], phrasings, strict=True)

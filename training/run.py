@@ -7,7 +7,7 @@ import os
 from training.workers import launch
 
 # Processes per stage.  The judge compares pictures within its batch, so it stays in one.
-STAGES = {"autoencoder": 1, "judge": 1, "pool": 1, "sdxl": 2, "flux": 2}
+STAGES = {"autoencoder": 1, "judge": 1, "pool": 1, "encoders": 1, "sdxl": 2, "flux": 2}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""emoji-sdxl: a small UNet of SDXL's shape, trained together with its two text encoders."""
+"""emoji-sdxl: a small UNet of SDXL's shape."""
 
 from pathlib import Path
 
@@ -7,16 +7,18 @@ import torch.nn.functional as F
 from diffusers import DPMSolverMultistepScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
 from torch import nn
 
-from training import autoencoder, flow, workers
+from training import autoencoder, encoders, flow, workers
 from training.compose import SIZE
 from training.loop import Recipe, Trainer
 from training.paths import stage_dir
 from training.pool import Pool
-from training.samples import save_grid
-from training.text import clip_text, clip_tokenizer, token_ids
+from training.samples import glance
+from training.text import clip_tokenizer, token_ids
 
-RECIPE = Recipe("sdxl", steps=2400, learning_rate=1e-3, ema_decay=0.998, save_every=100, muon=True)
-SMALL_BATCH, BATCH, GROW_AT = 8, 16, 1900  # many small steps while the loss falls fast, larger ones to polish
+RECIPE = Recipe(
+    "sdxl", steps=900, learning_rate=1e-3, warmup=50, ema_decay=0.995, save_every=100, report_every=200, muon=True
+)
+SMALL_BATCH, BATCH, GROW_AT = 8, 16, 800  # many small steps while the loss falls fast, larger ones to polish
 WIDTH_1, WIDTH_2, TIME_WIDTH = 64, 128, 16
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=3.0)
 
@@ -36,16 +38,17 @@ def build_unet(widths: tuple[int, ...] = (24, 48, 128, 192)) -> UNet2DConditionM
 
 
 class TextToLatent(nn.Module):
-    """The parts of the pipeline that train: text encoders and UNet, called as the SDXL pipeline calls them."""
+    """Frozen text encoders and the UNet that trains, called as the SDXL pipeline calls them."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(2)
-        self.text_encoder = clip_text(WIDTH_1)
-        self.text_encoder_2 = clip_text(WIDTH_2, projected=True)
+        self.text_encoder = encoders.load("sdxl_1")
+        self.text_encoder_2 = encoders.load("sdxl_2")
         self.unet = build_unet()
         nn.init.zeros_(self.unet.conv_out.weight)
 
+    @torch.no_grad()
     def encode(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids (batch, LENGTH) to states (batch, LENGTH, 192) and pooled text (batch, 128)."""
         first = self.text_encoder(ids, output_hidden_states=True)
@@ -89,7 +92,7 @@ def train() -> None:
         return F.mse_loss(drawn, velocity)
 
     def report(trainer: Trainer) -> None:
-        save_grid(pipeline(model), SETTINGS, trainer.folder / f"samples-{trainer.step:06d}.png")
+        glance(pipeline(model), SETTINGS, trainer.folder / f"samples-{trainer.step:06d}.png")
 
     trainer = Trainer(model, RECIPE)
     trainer.run(loss, report)

@@ -1,5 +1,6 @@
 """Tokenizers and small text encoders, built in memory: a closed vocabulary of whole words, characters for the rest."""
 
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -20,6 +21,7 @@ LENGTH = 24  # tokens of a prompt, start and end included: captions need 12, unk
 SPECIALS = 2  # start and end of text
 
 
+@cache
 def clip_tokenizer() -> CLIPTokenizer:
     """Byte-pair tokenizer whose merges join exactly our words; anything else falls apart into characters."""
     letters = sorted(ByteLevel.alphabet())
@@ -51,6 +53,7 @@ def apply_merges(pieces: list[str], merges: list[tuple[str, str]]) -> list[str]:
         pieces = [*pieces[:at], pieces[at] + pieces[at + 1], *pieces[at + 2 :]]
 
 
+@cache
 def t5_tokenizer() -> T5Tokenizer:
     """Unigram tokenizer: our words are likely, single characters are possible."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -4.0)]
