@@ -125,7 +125,7 @@ def test_settings_that_cannot_work_say_what_can(unet: Any, arguments: dict[str, 
 
 def test_skipping_every_block_matches_nothing(unet: Any) -> None:
     before = traces(unet)
-    with pytest.raises(UnsupportedModelError, match=r"skip fewer blocks.*Supported: .*UNet2DConditionModel"):
+    with pytest.raises(UnsupportedModelError, match=r"Skip fewer blocks.*Supported: .*UNet2DConditionModel"):
         tomadiff.apply(unet, skip=100)
     assert traces(unet) == before
 
