@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from dataclasses import fields, replace
 from typing import Any
@@ -17,6 +18,7 @@ from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
+from tomadiff.plan import Plan
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport, Report
 from tomadiff.schedule import Clock, Schedule
@@ -350,8 +352,9 @@ class PatchedModel:
 
     def _dtype(self, image: Tensor) -> torch.dtype:
         """What hidden states will be in: autocast has the last word, then the model's own."""
-        if torch.is_autocast_enabled(image.device.type):
-            return torch.get_autocast_dtype(image.device.type)
+        kind = image.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
         own = getattr(self.model, "dtype", None)
         return own if isinstance(own, torch.dtype) and own.is_floating_point else image.dtype
 
@@ -416,10 +419,15 @@ class PatchedModel:
             sites=sum(site.slot is slot for _, site in self.sites),
             plans_made=planner.plans_made,
             weights_made=planner.weights_made,
-            coverage=None if plan is None else float(plan.coverage.float().mean()),
+            coverage=None if plan is None else _mean_coverage(plan),
             bytes_held=_bytes_held(slot),
             bypassed=dict(slot.bypassed),
         )
+
+
+def _mean_coverage(plan: Plan) -> float:
+    """Not a number on the meta device, where plans have shapes alone."""
+    return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
 
 
 def _bytes_held(slot: Slot) -> int:

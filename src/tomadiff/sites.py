@@ -421,8 +421,8 @@ def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
 
 
 def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
-    """Rows of text and tail stay; those of the grid are picked."""
-    plan, axis = slot.plan, rotary.axis
+    """Rows of text and tail stay; those of the grid are picked. Models may make their tables on the CPU."""
+    plan, axis, table = slot.plan, rotary.axis, table.to(tokens.device)
     assert plan is not None
     before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
     sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
