@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers.models.attention_processor import IPAdapterAttnProcessor2_0
 from torch import Tensor, nn
 
 import tomadiff
@@ -67,6 +68,66 @@ class TestSDXL(FamilyContract):
             "added_cond_kwargs": {"text_embeds": noise(seeds, 32, salt=2), "time_ids": noise(seeds, 6, salt=3).abs()},
             "return_dict": False,
         }
+
+
+class TestSDXLRefiner(TestSDXL):
+    """Attention in the middle two of four levels, four blocks in a stack (two here), five time ids."""
+
+    sizes = ((16, 16), (9, 16), (7, 13))
+
+    def model(self) -> nn.Module:
+        return tiny._unet(
+            block_out_channels=(8, 16, 16, 16),
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            transformer_layers_per_block=2,
+            attention_head_dim=(1, 2, 2, 2),
+            use_linear_projection=True,
+            addition_embed_type="text_time",
+            addition_time_embed_dim=8,
+            projection_class_embeddings_input_dim=5 * 8 + 32,
+            cross_attention_dim=64,
+        )
+
+    def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
+        inputs = super().inputs(height, width, seeds)
+        inputs["added_cond_kwargs"]["time_ids"] = noise(seeds, 5, salt=3).abs()
+        return inputs
+
+    def test_every_level_with_attention_is_merged(self) -> None:
+        """The middle, at an eighth, and the two levels above it."""
+        model = self.model()
+        with tomadiff.apply(model, 0.5) as patch:
+            self.run(model, **self.inputs(16, 16))
+            assert [level.tokens_before for level in patch.report().models[0].levels] == [256, 64, 16]
+
+
+class TestSDXLWithIPAdapter(TestSDXL):
+    """Cross-attention looks at image embeddings too, through processors of its own."""
+
+    sizes = ((8, 8), (9, 16), (7, 13))
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        torch.manual_seed(2)
+        for name, attention in model.named_modules():
+            if name.endswith("attn2"):
+                attention.set_processor(IPAdapterAttnProcessor2_0(attention.inner_dim, 64, num_tokens=(2,)))
+        model.encoder_hid_proj = ImageEmbeddings()
+        model.register_to_config(encoder_hid_dim_type="ip_image_proj")
+        return model
+
+    def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
+        inputs = super().inputs(height, width, seeds)
+        inputs["added_cond_kwargs"]["image_embeds"] = [noise(seeds, 1, 2, 64, salt=4)]
+        return inputs
+
+
+class ImageEmbeddings(nn.Module):
+    """Passes embeddings on as they are."""
+
+    def forward(self, embeddings: list[Tensor]) -> list[Tensor]:
+        return embeddings
 
 
 class TestFlux(FamilyContract):
