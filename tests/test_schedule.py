@@ -126,9 +126,17 @@ def test_a_scheduler_that_stands_still_is_not_believed() -> None:
 
 
 def test_many_views_of_one_step_stay_one_step() -> None:
-    scheduler = SimpleNamespace(step_index=3, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
+    scheduler = SimpleNamespace(step_index=1, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
     clock = Clock()
-    assert {clock.tick(5.0, scheduler).step for _ in range(12)} <= {3, 4}
+    assert {clock.tick(5.0, scheduler).step for _ in range(12)} <= {1, 2}
+
+
+@pytest.mark.parametrize("state", [{"step_index": 3}, {"step_index": None, "num_inference_steps": None}])
+def test_a_scheduler_that_finished_or_never_began_does_not_count(state: dict[str, int | None]) -> None:
+    """It belongs to a pipeline that is not at work; from the first call on the timesteps themselves tell the step."""
+    idle = SimpleNamespace(begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]), **state)
+    clock = Clock()
+    assert [where(clock.tick(timestep, idle)) for timestep in (9.0, 7.0, 7.0)] == [(1, 0, 0), (1, 1, 0), (1, 1, 1)]
 
 
 def test_one_step_pictures_need_a_beginning() -> None:

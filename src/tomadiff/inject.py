@@ -9,6 +9,7 @@ Every private name of torch, accelerate and diffusers that we lean on is in this
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -67,19 +68,17 @@ def _holders(module: nn.Module) -> list[tuple[Any, str]]:
     """Every place that may hold a forward of ``module``, innermost first as far as that can be told."""
     holders: list[tuple[Any, str]] = []
     registry = getattr(module, _DIFFUSERS_REGISTRY, None)
-    for reference in getattr(registry, "_fn_refs", ()):
-        wrapped = "original_forward" if reference.original_forward is not None else "forward"
-        holders.append((reference, wrapped))
-    if getattr(module, _ACCELERATE_FORWARD, None) is not None:
-        holders.append((module, _ACCELERATE_FORWARD))
-    return [*holders, (module, "forward")]
+    for reference in getattr(registry, "_fn_refs", ()):  # removing a hook below another moves things to its "forward"
+        holders += [(reference, "original_forward"), (reference, "forward")]
+    holders += [(module, _ACCELERATE_FORWARD), (module, "forward")]
+    return [(holder, name) for holder, name in holders if getattr(holder, name, None) is not None]
 
 
 def _innermost(module: nn.Module) -> tuple[Any, str]:
-    """The holder of the module's own forward: wrappers of other tools are partials, the real one is a method."""
+    """The holder of the module's own forward: wrappers of other tools are partials, the real one is not."""
     holders = _holders(module)
     for holder, name in holders:
-        if isinstance(getattr(holder, name), types.MethodType):
+        if not isinstance(getattr(holder, name), functools.partial):
             return holder, name
     return holders[0]
 
@@ -119,7 +118,7 @@ class Watch:
                 msg="tomadiff watches the model from outside of compiled code: "
                 "call torch.compile(model, fullgraph=True) first and tomadiff.apply(…) after it."
             )
-        self.function(args, kwargs)
+        _untraced(self.function, args, kwargs)
 
     def _around_compiled(self, *args: Any, **kwargs: Any) -> Any:
         self.function(args, kwargs)
@@ -132,6 +131,12 @@ class Watch:
             self._handle.remove()
         elif getattr(self._model, "_compiled_call_impl", None) == self._around_compiled:
             self._model._compiled_call_impl = self._compiled
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _untraced(function: Callable[..., None], *args: Any) -> None:
+    """Behind a graph break the compiler would go on with us."""
+    function(*args)
 
 
 class EndOfPicture:

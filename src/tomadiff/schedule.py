@@ -193,6 +193,8 @@ class Clock:
         """
         if self._stated is not None:
             self._advance(self._stated)
+        elif _is_out_of_use(scheduler):
+            self._by_timestep(timestep, None)
         elif self._trusts(scheduler):
             self._by_scheduler(scheduler)
         else:
@@ -234,6 +236,14 @@ class Clock:
 
 def _has_timesteps(scheduler: Any) -> bool:
     return getattr(scheduler, "timesteps", None) is not None
+
+
+def _is_out_of_use(scheduler: Any) -> bool:
+    """Its run is over, or none was ever prepared: whatever drives the model now, it is not this one."""
+    if not _has_timesteps(scheduler) or getattr(scheduler, "num_inference_steps", "absent") is None:
+        return True
+    index = getattr(scheduler, "step_index", None)
+    return index is not None and int(index) >= len(scheduler.timesteps)
 
 
 def _first_index(scheduler: Any) -> int:
