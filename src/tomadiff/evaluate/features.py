@@ -1,0 +1,242 @@
+"""Networks that look at pictures, all behind one small door: a batch of pictures in, ``(N, D)`` features out.
+
+``metrics.py`` turns features into numbers; this file only makes them. A network is opened by name from
+:func:`openers`, and one that cannot be had raises :class:`NetworkUnavailable`, so that its metrics can say so while the
+others run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tomadiff import embedded
+from tomadiff.errors import TomaError, require_choice
+
+T = TypeVar("T")
+
+# Where each network comes from unless told; the paper names the kinds (CLIP, DINO), not the sizes.
+SOURCES = {
+    "clip": "openai/clip-vit-large-patch14",
+    "dino": "facebook/dino-vitb16",
+    "judge": "emoji-judge",
+    "inception": "inception-v3-compat",
+    "lpips": "alex",
+}
+
+
+class NetworkUnavailable(TomaError, RuntimeError):  # noqa: N818 - says what is the case, as the report prints it
+    """A network cannot be had here; the message says why, and what would help."""
+
+
+@runtime_checkable
+class Network(Protocol):
+    """Looks at pictures."""
+
+    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+        """Features ``(N, D)`` of one batch of RGB pictures of any size."""
+        ...
+
+
+@runtime_checkable
+class TextNetwork(Network, Protocol):
+    """Looks at pictures and reads prompts, into the same space."""
+
+    def texts(self, prompts: Sequence[str]) -> Tensor:
+        """Features ``(N, D)`` of one batch of prompts."""
+        ...
+
+
+@runtime_checkable
+class PairNetwork(Protocol):
+    """Compares pictures itself, such as LPIPS: its distance is part of the network."""
+
+    def distances(self, images: Tensor, others: Tensor) -> Tensor:
+        """Distances ``(B,)`` of pictures ``(B, 3, H, W)`` in [0, 1]."""
+        ...
+
+
+AnyNetwork = Network | PairNetwork
+Opener = Callable[[], AnyNetwork]
+
+
+# ---------------------------------------------------------------------------------------------- use
+def image_features(network: Network, pictures: Iterable[Image.Image], batch: int = 16) -> Tensor:
+    """Features ``(N, D)`` on the CPU, a batch at a time; ``pictures`` may load themselves as they are asked for."""
+    with torch.inference_mode():
+        return torch.cat([network.images(part).float().cpu() for part in batches(pictures, batch)])
+
+
+def text_features(network: TextNetwork, prompts: Iterable[str], batch: int = 64) -> Tensor:
+    """Features ``(N, D)`` on the CPU, a batch at a time."""
+    with torch.inference_mode():
+        return torch.cat([network.texts(part).float().cpu() for part in batches(prompts, batch)])
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """``items`` in lists of ``size``, the last one shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def to_pixels(pictures: Sequence[Image.Image]) -> Tensor:
+    """RGB pictures of one size as ``(N, 3, H, W)`` in [0, 1]."""
+    return torch.stack([_bytes(picture) for picture in pictures]).float() / 255
+
+
+def _bytes(picture: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+
+
+# ---------------------------------------------------------------------------------------------- open
+def openers(
+    names: Iterable[str] = tuple(SOURCES), sources: Mapping[str, str | Path] | None = None, device: str = "cpu"
+) -> dict[str, Opener]:
+    """How to open each network; nothing is loaded or downloaded until one is called.
+
+    Args:
+        names: of "clip", "dino", "judge", "inception", "lpips".
+        sources: where to take one from instead: a local folder or a hub id for clip and dino, a file of weights for
+            inception, "alex", "vgg" or "squeeze" for lpips.
+        device: where to run.
+    """
+    where = {**SOURCES, **(sources or {})}
+    for name in (*names, *(sources or ())):
+        require_choice("network", name, tuple(SOURCES))
+    return {name: partial(_open, name, str(where[name]), device) for name in names}
+
+
+def _open(name: str, source: str, device: str) -> AnyNetwork:
+    kinds: dict[str, Callable[[str, str], AnyNetwork]] = {
+        "clip": Clip.open,
+        "dino": Dino.open,
+        "judge": Clip.open_judge,
+        "inception": Inception,
+        "lpips": Lpips,
+    }
+    try:
+        return kinds[name](source, device)
+    except embedded.MissingWeightsError as problem:
+        raise NetworkUnavailable(str(problem)) from problem
+    except Exception as problem:  # hubs, caches, missing extras and broken files raise anything
+        reason = f"{name} ({source}) cannot be had here: {_first_line(problem)} {_ADVICE[name]}"
+        raise NetworkUnavailable(reason) from problem
+
+
+_ADVICE = {
+    "clip": "Give a local folder that transformers can load, with its weights as safetensors.",
+    "dino": "Give a local folder that transformers can load, with its weights as safetensors.",
+    "judge": "`make train` makes it.",
+    "inception": "It needs torchmetrics, torch-fidelity and torchvision, and a file of weights or a connection.",
+    "lpips": "It needs torchmetrics and torchvision, and a connection the first time.",
+}
+
+
+def _first_line(problem: BaseException) -> str:
+    line = next(iter(str(problem).strip().splitlines()), type(problem).__name__).strip()
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+# ---------------------------------------------------------------------------------------------- transformers
+class Clip:
+    """A ``CLIPModel`` of transformers with its processor: pictures and prompts into one space."""
+
+    def __init__(self, model: Any, processor: Any, device: str = "cpu") -> None:
+        self.model, self.processor, self.device = model.to(device).eval(), processor, device
+
+    @classmethod
+    def open(cls, source: str, device: str = "cpu") -> Clip:
+        """From a local folder or a hub id; pickled weights are not opened."""
+        from transformers import CLIPModel, CLIPProcessor
+
+        model = CLIPModel.from_pretrained(source, use_safetensors=True)
+        return cls(model, CLIPProcessor.from_pretrained(source), device)
+
+    @classmethod
+    def open_judge(cls, source: str = "", device: str = "cpu") -> Clip:
+        """The small judge that ships with the package; ``source`` is its name and changes nothing."""
+        del source
+        return cls(embedded.load("judge"), embedded.load_judge_processor(), device)
+
+    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+        """Projected features ``(N, D)``."""
+        inputs = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
+        return _pooled(self.model.get_image_features(**inputs))
+
+    def texts(self, prompts: Sequence[str]) -> Tensor:
+        """Projected features ``(N, D)``; a prompt longer than the network reads is cut, as is customary."""
+        room = self.model.config.text_config.max_position_embeddings
+        inputs = self.processor(  # always the full length, so that a prompt's neighbours cannot matter
+            text=list(prompts), padding="max_length", max_length=room, truncation=True, return_tensors="pt"
+        ).to(self.device)
+        return _pooled(self.model.get_text_features(**inputs))
+
+
+def _pooled(output: Any) -> Tensor:
+    """Transformers 4 gives the features themselves, 5 an object that holds them."""
+    features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    return features
+
+
+class Dino:
+    """DINO or DINOv2 of transformers: the class token of the last layer."""
+
+    def __init__(self, model: Any, processor: Any, device: str = "cpu") -> None:
+        self.model, self.processor, self.device = model.to(device).eval(), processor, device
+
+    @classmethod
+    def open(cls, source: str, device: str = "cpu") -> Dino:
+        """From a local folder or a hub id; pickled weights are not opened."""
+        from transformers import AutoImageProcessor, AutoModel
+
+        model = AutoModel.from_pretrained(source, use_safetensors=True)
+        return cls(model, AutoImageProcessor.from_pretrained(source), device)
+
+    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+        """Class tokens ``(N, D)``."""
+        inputs = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
+        tokens: Tensor = self.model(**inputs).last_hidden_state
+        return tokens[:, 0]
+
+
+# ---------------------------------------------------------------------------------------------- torchmetrics
+class Inception:
+    """The Inception network that FID and KID are defined by, as torch-fidelity ported it from TensorFlow."""
+
+    def __init__(self, source: str = SOURCES["inception"], device: str = "cpu") -> None:
+        from torchmetrics.image.fid import NoTrainInceptionV3
+
+        weights = source if Path(source).is_file() else None
+        self.device = device
+        # Resizing without antialiasing is how published FIDs are made; torchmetrics' own default is another.
+        self.model = NoTrainInceptionV3(SOURCES["inception"], ["2048"], weights, antialias=False).to(device)
+
+    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+        """Pool features ``(N, 2048)``; one picture at a time, for they may differ in size."""
+        return torch.cat([self.model(_bytes(picture)[None].to(self.device)) for picture in pictures])
+
+
+class Lpips:
+    """Learned perceptual distance (Zhang et al., 2018); the heads come with torchmetrics, backbones are fetched."""
+
+    def __init__(self, source: str = SOURCES["lpips"], device: str = "cpu") -> None:
+        from torchmetrics.image.lpip import LearnedPerceptualImagePatchSimilarity
+
+        net: Any = source  # torchmetrics checks it
+        self.device = device
+        self.model = LearnedPerceptualImagePatchSimilarity(net, normalize=True).to(device).eval()
+
+    def distances(self, images: Tensor, others: Tensor) -> Tensor:
+        """Distances ``(B,)`` of pictures ``(B, 3, H, W)`` in [0, 1]."""
+        with torch.inference_mode():
+            apart: Tensor = self.model.net(images.to(self.device), others.to(self.device), normalize=True)
+        return apart.flatten().cpu()
