@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Sample:
         seconds: how long drawing took.
         flops: counted operations of the denoiser, 0 where they were not counted.
         metrics: by name, such as ``{"psnr": 31.2}``.
+        negative: what was to be kept out of the picture.
     """
 
     method: str
@@ -50,18 +52,18 @@ class Sample:
     seconds: float = 0.0
     flops: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    negative: str = ""
 
     @property
     def key(self) -> str:
         """A name that is the same in every run of the same question, and safe as a file name."""
-        return sample_key(self.method, self.ratio, self.prompt, self.seed)
+        return sample_key(self.method, self.ratio, self.prompt, self.seed, self.negative)
 
 
-def sample_key(method: str, ratio: float, prompt: str, seed: int) -> str:
+def sample_key(method: str, ratio: float, prompt: str, seed: int, negative: str = "") -> str:
     """See :attr:`Sample.key`."""
-    from hashlib import sha256
-
-    return f"{method}-{ratio:g}-{sha256(prompt.encode()).hexdigest()[:12]}-{seed}"
+    asked = f"{prompt}\0{negative}" if negative else prompt
+    return f"{method}-{ratio:g}-{sha256(asked.encode()).hexdigest()[:12]}-{seed}"
 
 
 class Run:
@@ -78,15 +80,22 @@ class Run:
         run = cls(folder, process)
         try:
             run.images.mkdir(parents=True, exist_ok=True)
+            if (run.folder / "run.json").exists():
+                run._require_same(config)
+            elif process == 0:
+                run._write("run.json", json.dumps({"config": dict(config), "stamp": dict(stamp)}, indent=2).encode())
+            if process == 0:
+                run._sweep()
         except OSError as problem:
             raise RunError(
                 f"Cannot write to {folder}: {problem.strerror or problem}; choose another folder."
             ) from problem
-        if (run.folder / "run.json").exists():
-            run._require_same(config)
-        elif process == 0:
-            run._write("run.json", json.dumps({"config": dict(config), "stamp": dict(stamp)}, indent=2).encode())
         return run
+
+    def _sweep(self) -> None:
+        """Remove pictures that a kill cut short; they were never counted."""
+        for torn in self.images.glob(".*.png"):
+            torn.unlink(missing_ok=True)
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
         before, now = self.config, json.loads(json.dumps(dict(config)))
@@ -130,8 +139,11 @@ class Run:
         note = PngInfo()
         note.add_itxt("tomadiff", json.dumps({**asdict(sample), **(about or {})}))
         side = self.images / f".{sample.key}.{os.getpid()}.png"
-        image.save(side, pnginfo=note)
-        side.replace(self.image_path(sample.key))
+        try:
+            image.save(side, pnginfo=note)
+            side.replace(self.image_path(sample.key))
+        finally:  # a full disk leaves a torn file, which would only fill it further
+            side.unlink(missing_ok=True)
         self.append(sample)
 
     def append(self, sample: Sample) -> None:
@@ -157,6 +169,16 @@ class Run:
         side = self.folder / f".{name}.{os.getpid()}"
         side.write_bytes(content)
         side.replace(self.folder / name)
+
+
+def note_of(path: Path) -> dict[str, Any]:
+    """What a picture of a run says about how it was drawn; enough to draw it again."""
+    with Image.open(path) as image:
+        text = getattr(image, "text", {}).get("tomadiff")
+    if text is None:
+        raise RunError(f"{path} does not say how it was drawn; only pictures of tomadiff do.")
+    note: dict[str, Any] = json.loads(text)
+    return note
 
 
 def _parse(line: bytes) -> Sample | None:

@@ -1,0 +1,1 @@
+"""The commands of ``tomadiff``, one file each; ``cli.py`` gives them their names."""

@@ -1,0 +1,176 @@
+"""``tomadiff eval``: prompts × seeds × methods → pictures → metrics with confidence intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomadiff.commands import options
+from tomadiff.commands.tables import show
+from tomadiff.errors import SettingError
+
+if TYPE_CHECKING:
+    from tomadiff.evaluate.generate import Batch
+    from tomadiff.evaluate.processes import Crew
+    from tomadiff.evaluate.prompts import Prompt
+    from tomadiff.evaluate.protocol import Protocol
+    from tomadiff.evaluate.record import Run
+
+
+def evaluate(
+    model: options.Model,
+    out: options.Out = Path("run"),
+    prompts: Annotated[
+        str | None, typer.Option(help="A .txt, .csv, .tsv or .json file; default: 16 of the embedded list.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")] = (
+        None
+    ),
+    ratios: Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Pictures of each prompt and method; default: 3.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
+    steps: options.Steps = None,
+    size: options.Size = None,
+    guidance: options.Guidance = None,
+    batch: options.BatchSize = 1,
+    networks: Annotated[
+        str | None,
+        typer.Option(
+            help="Which look at the pictures, and from where: judge,clip=/models/clip; or none. Default: all."
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A folder of pictures for FID and KID; default: the unmerged pictures.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
+    ] = "plain",
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    allow_pickle: options.AllowPickle = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw prompts with and without merging, and measure how far the pictures are apart and how long they took.
+
+    \b
+    tomadiff eval -m sdxl
+    tomadiff eval -m sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
+    tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
+    tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
+    accelerate launch --num_processes 2 -m tomadiff eval -m sdxl
+
+    A run may be killed at any moment: the same command goes on where it was.
+    """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluate.processes import Crew
+    from tomadiff.evaluate.protocol import protocol as protocol_named
+
+    given: dict[str, Any] = {"seeds": seeds, "limit": limit, "size": options.read_size(size)}
+    given["methods"] = None if methods is None else tuple(options.read_names(methods))
+    given["ratios"] = None if ratios is None else tuple(options.read_ratios(ratios))
+    settings = {name: value for name, value in given.items() if value is not None}
+    chosen = replace(protocol_named(protocol, prompts), **settings)
+    looks = _networks(networks)
+    if reference is not None and not reference.is_dir():
+        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
+    wanted = Wanted(model, prompts, chosen, steps, guidance, batch)
+    wanted.check(allow_pickle)
+    crew = Crew(cpu=device == "cpu")
+    run = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
+    if crew.leads:
+        _measure(run, reference, looks, as_json)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an evaluation draws, as far as it is known before the model is loaded."""
+
+    model: str
+    source: str | None
+    chosen: Protocol
+    steps: int | None
+    guidance: float | None
+    batch: int
+
+    def check(self, allow_pickle: bool) -> None:
+        """Raise for what cannot work before anything is loaded or launched."""
+        from tomadiff.evaluate.generate import questions, variants
+        from tomadiff.evaluate.models import require_model
+
+        questions(self.prompts(), range(self.chosen.seeds), variants(self.chosen.methods, self.chosen.ratios))
+        require_model(self.model, allow_pickle)
+
+    def prompts(self) -> list[Prompt]:
+        """From the file, or the first of the embedded list."""
+        from tomadiff.evaluate.prompts import load_prompts
+        from tomadiff.evaluate.protocol import EMBEDDED_LIMIT
+
+        if self.source is None:
+            return load_prompts("emoji", self.chosen.limit or EMBEDDED_LIMIT)
+        return load_prompts(self.source, self.chosen.limit)
+
+    def config(self, prompts: list[Prompt], call: dict[str, Any], about: dict[str, str]) -> dict[str, Any]:
+        """What must be equal for a run to go on in a folder; the number of processes may change."""
+        asked = [[prompt.text, prompt.negative] for prompt in prompts]
+        chosen = {"methods": list(self.chosen.methods), "ratios": list(self.chosen.ratios), "seeds": self.chosen.seeds}
+        return {**about, **chosen, "call": call, "batch": self.batch, "prompts": asked}
+
+
+def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> Run:
+    from tomadiff.evaluate import models
+    from tomadiff.evaluate.generate import call_of, questions, require_drawable, variants
+    from tomadiff.evaluate.stamp import stamp
+
+    chosen, prompts = wanted.chosen, wanted.prompts()
+    drawn = variants(chosen.methods, chosen.ratios)
+    batches = questions(prompts, range(chosen.seeds), drawn, wanted.batch)
+    device, dtype, allow_pickle = how
+    pipe = models.load(wanted.model, device or crew.device, dtype, allow_pickle)
+    steps = wanted.steps or chosen.steps_for(type(pipe).__name__)
+    call = call_of(wanted.model, pipe, steps=steps, size=chosen.size, guidance=wanted.guidance)
+    require_drawable(pipe, drawn)
+    about = models.describe(wanted.model, pipe)
+    stamped = stamp(about["device"], about["dtype"], crew.size)
+    run = crew.begin(out, wanted.config(prompts, call, about), stamped)
+    _answer(crew, pipe, run, batches, call, about, shown)
+    return run
+
+
+def _answer(
+    crew: Crew, pipe: Any, run: Run, batches: list[Batch], call: dict[str, Any], about: dict[str, str], shown: bool
+) -> None:
+    from tomadiff.evaluate.generate import answer, bar
+
+    mine = crew.share(batches, run)
+    done, keys = run.samples(), [question.key for batch in mine for question in batch]
+    with bar(len(keys), sum(key in done for key in keys), shown and crew.leads and bool(mine)) as advance:
+        answer(pipe, run, mine, call, about, advance)
+    crew.wait()  # the first process measures what all of them drew
+
+
+def _networks(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    if text == "none":
+        return {}
+    from tomadiff.evaluate.features import openers
+
+    names, places = options.read_places(text)
+    return dict(openers(names, places))
+
+
+def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from tomadiff.evaluate.measure import measure
+
+    with Console(stderr=True, quiet=as_json).status("measuring") as status:
+        results = measure(
+            run, networks=networks, pictures=reference, say=lambda what: status.update(f"measuring {what}")
+        )
+    if as_json:
+        typer.echo(results.as_json())
+        return
+    show(results, run.folder)

@@ -1,0 +1,66 @@
+"""Options that several commands have in common, and how their values are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tomadiff.errors import SettingError, require_ratio
+
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="sdxl or flux (embedded), a folder saved by diffusers, or a hub id owner/name."),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps; default: the model's own.")]
+Size = Annotated[str | None, typer.Option(help="In pixels: 1024, or 1024x768 (width x height); default: the model's.")]
+Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's own.")]
+BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Pictures that are drawn together.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the GPU if there is one.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16; default: half precision on a GPU.")]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Open weights that can run code; only from people you trust.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+
+
+def read_size(text: str | None) -> tuple[int, int] | None:
+    """``"1024"`` → (1024, 1024); ``"1024x768"`` → (1024, 768)."""
+    if text is None:
+        return None
+    width, _, height = text.lower().replace("×", "x").partition("x")
+    if not width.strip().isdecimal() or not (height or width).strip().isdecimal():
+        raise SettingError(f"size={text!r} is not a size; give pixels such as 1024, or 1024x768.")
+    size = int(width), int(height or width)
+    if min(size) < 8:
+        raise SettingError(f"size={text!r} is too small; give pixels such as 1024, or 1024x768.")
+    return size
+
+
+def read_names(text: str) -> list[str]:
+    """``"toma,tomesd"`` → its parts; none at all is refused."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise SettingError(f"{text!r} names nothing; give names with commas between them.")
+    return names
+
+
+def read_ratios(text: str) -> list[float]:
+    """``"0.25,0.5"`` → numbers, each a share of tokens from 0 up to (not including) 1."""
+    ratios = []
+    for part in read_names(text):
+        try:
+            ratio = float(part)
+        except ValueError as problem:
+            raise SettingError(f"ratio={part!r} is not a number; give shares such as 0.25,0.5,0.75.") from problem
+        require_ratio("ratio", ratio)
+        ratios.append(ratio)
+    return ratios
+
+
+def read_places(text: str) -> tuple[list[str], dict[str, str]]:
+    """``"judge,clip=/models/clip"`` → the names, and where to take some of them from."""
+    pairs = [name.partition("=") for name in read_names(text)]
+    return [name for name, _, _ in pairs], {name: place for name, given, place in pairs if given}

@@ -1,0 +1,261 @@
+"""Draw the pictures of a run: prompts × seeds × methods, in batches, over processes, and again after a kill.
+
+The order and the batches follow from the question alone, never from what is finished already: a batch that a kill
+cut short is drawn again whole, so a run that was killed holds the very pictures of one that was not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from PIL import Image
+
+from tomadiff.errors import SettingError, UnsupportedModelError, require_count
+from tomadiff.evaluate import models
+from tomadiff.evaluate.prompts import Prompt
+from tomadiff.evaluate.record import Run, Sample
+from tomadiff.evaluate.stamp import versions
+from tomadiff.methods.base import Method
+from tomadiff.methods.catalogue import named
+from tomadiff.patch import apply
+from tomadiff.schedule import Schedule
+
+BASELINE = "baseline"
+"""The unmerged model, by the name it has in every table."""
+
+Call = Mapping[str, Any]
+"""What a pipeline is called with beside prompt and generator: ``{"num_inference_steps": 20, "height": 512, …}``."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The model with a method of the catalogue at a ratio, or :data:`BASELINE`."""
+
+    method: str = BASELINE
+    ratio: float = 0.0
+
+    @property
+    def merges(self) -> bool:
+        """Whether a method is applied at all."""
+        return self.method != BASELINE
+
+    def made(self) -> tuple[Method, Schedule] | None:
+        """The method and its schedule; ``None`` for the baseline."""
+        return named(self.method, self.ratio) if self.merges else None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One picture that is wanted."""
+
+    variant: Variant
+    prompt: Prompt
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """That of the sample that answers it."""
+        return self.answered(0.0).key
+
+    def answered(self, seconds: float) -> Sample:
+        """The finished sample."""
+        method, ratio, prompt = self.variant.method, self.variant.ratio, self.prompt
+        return Sample(method, ratio, prompt.text, self.seed, seconds, negative=prompt.negative)
+
+
+Batch = tuple[Question, ...]
+"""Questions about one variant that are drawn together."""
+
+
+# ---------------------------------------------------------------------------------------------- what to draw
+def variants(methods: Sequence[str], ratios: Sequence[float]) -> list[Variant]:
+    """The baseline, then every method at every ratio; a method with a ratio of its own (ToDo) comes once."""
+    wanted = [Variant()]
+    for method, ratio in product(methods, ratios):
+        made = Variant() if method == BASELINE else Variant(method, named(method, ratio)[0].ratio)
+        wanted.append(made)
+    return list(dict.fromkeys(wanted))
+
+
+def questions(
+    prompts: Sequence[Prompt | str], seeds: Sequence[int], wanted: Sequence[Variant], batch: int = 1
+) -> list[Batch]:
+    """Every batch of a run, in order: of each few pictures the baseline first, then the variants.
+
+    So a run that is looked at early holds whole comparisons, and a machine that slows down slows all of them.
+    """
+    require_count("batch", batch)
+    if not prompts or not seeds:
+        raise SettingError("There is nothing to draw: give at least one prompt and one seed.")
+    asked = {(prompt.text, prompt.negative): prompt for prompt in map(as_prompt, prompts)}
+    pictures = list(product(asked.values(), dict.fromkeys(seeds)))
+    groups = [pictures[start : start + batch] for start in range(0, len(pictures), batch)]
+    return [tuple(Question(variant, *picture) for picture in group) for group in groups for variant in wanted]
+
+
+def as_prompt(prompt: Prompt | str) -> Prompt:
+    """A text alone is a prompt too."""
+    return Prompt(prompt) if isinstance(prompt, str) else prompt
+
+
+# ---------------------------------------------------------------------------------------------- how to draw
+def call_of(
+    model: str,
+    pipe: Any,
+    *,
+    steps: int | None = None,
+    size: tuple[int, int] | None = None,
+    guidance: float | None = None,
+) -> dict[str, Any]:
+    """What to call a pipeline with: what is asked, else the model's own settings, else the pipeline's defaults."""
+    if steps is not None:
+        require_count("steps", steps)
+    asked = {"num_inference_steps": steps, "guidance_scale": guidance}
+    asked |= {"width": size[0], "height": size[1]} if size else {}
+    call = models.settings(model) | {name: value for name, value in asked.items() if value is not None}
+    known = inspect.signature(pipe.__call__).parameters
+    unknown = [name for name in call if name not in known]
+    if unknown:
+        raise SettingError(f"{type(pipe).__name__} takes no {unknown[0]}; leave that setting out.")
+    for name in ("num_inference_steps", "guidance_scale"):  # written down, since defaults change with versions
+        if name in known:
+            call.setdefault(name, known[name].default)
+    return call
+
+
+def draw(
+    pipe: Any,
+    prompt: Prompt | str,
+    seed: int,
+    call: Call | None = None,
+    method: Method | None = None,
+    schedule: Schedule | None = None,
+) -> Image.Image:
+    """One picture: the same for the same seed, whatever was drawn before."""
+    made = None if method is None else (method, schedule or method.schedule)
+    return draw_together(pipe, [as_prompt(prompt)], [seed], call or {}, made)[0][0]
+
+
+def draw_together(
+    pipe: Any,
+    prompts: Sequence[Prompt],
+    seeds: Sequence[int],
+    call: Call,
+    made: tuple[Method, Schedule] | None = None,
+) -> tuple[list[Image.Image], float]:
+    """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
+    # On the CPU, so that a seed means the same noise on every device.
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+    arguments = {**call, **_texts(pipe, prompts), "output_type": "pil", "generator": generators}
+    with apply(pipe, made[0], schedule=made[1]) if made else nullcontext():
+        start = _now(pipe)
+        result = pipe(**arguments)
+        seconds = _now(pipe) - start
+    return _pictures(pipe, result), seconds
+
+
+def _texts(pipe: Any, prompts: Sequence[Prompt]) -> dict[str, list[str]]:
+    texts = {"prompt": [prompt.text for prompt in prompts]}
+    if any(prompt.negative for prompt in prompts):
+        if "negative_prompt" not in inspect.signature(pipe.__call__).parameters:
+            raise SettingError(f"{type(pipe).__name__} takes no negative prompts; leave them out.")
+        texts["negative_prompt"] = [prompt.negative for prompt in prompts]
+    return texts
+
+
+def _now(pipe: Any) -> float:
+    """A GPU works behind the back of the clock, so it is waited for."""
+    device = torch.device(pipe.device)
+    if device.type in ("cuda", "mps"):
+        getattr(torch, device.type).synchronize()
+    return time.perf_counter()
+
+
+def _pictures(pipe: Any, result: Any) -> list[Image.Image]:
+    if not hasattr(result, "images"):
+        raise UnsupportedModelError(f"{type(pipe).__name__} does not draw single pictures; evaluation needs those.")
+    return list(result.images)
+
+
+def require_drawable(pipe: Any, wanted: Sequence[Variant]) -> None:
+    """Raise before the first picture, not hours later, if a method does not work on this pipeline."""
+    for variant in wanted:
+        made = variant.made()
+        if made is not None:
+            apply(pipe, made[0], schedule=made[1]).remove()
+
+
+def warm_up(pipe: Any, batch: Batch, call: Call) -> None:
+    """The first picture of a process is slow (caches, kernels): draw one that nobody times."""
+    steps = min(2, call.get("num_inference_steps", 2))
+    draw_together(pipe, *_asked(batch), {**call, "num_inference_steps": steps})
+
+
+def _asked(batch: Batch) -> tuple[list[Prompt], list[int]]:
+    return [question.prompt for question in batch], [question.seed for question in batch]
+
+
+# ---------------------------------------------------------------------------------------------- answer questions
+def answer(
+    pipe: Any,
+    run: Run,
+    batches: Sequence[Batch],
+    call: Call,
+    about: Mapping[str, Any],
+    advance: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Draw what is not finished yet and record each picture as soon as it is there.
+
+    Args:
+        pipe: see :func:`tomadiff.evaluate.models.load`.
+        run: where pictures go.
+        batches: see :func:`questions`.
+        call: see :func:`call_of`.
+        about: more to write into each picture, such as :func:`tomadiff.evaluate.models.describe`.
+        advance: told how many pictures were added.
+    """
+    done = set(run.samples())
+    left = [batch for batch in batches if unfinished(batch, done)]
+    if left:
+        warm_up(pipe, left[0], call)
+    for batch in left:
+        made = batch[0].variant.made()
+        pictures, seconds = draw_together(pipe, *_asked(batch), call, made)
+        notes = {**about, "call": dict(call), "together": _together(batch), **_settings(made), "versions": versions()}
+        for question, picture in zip(batch, pictures, strict=True):
+            if question.key not in done:  # what was recorded before a kill stays as it was
+                run.add(question.answered(seconds / len(batch)), picture, notes)
+                advance(1)
+
+
+def unfinished(batch: Batch, done: Collection[str]) -> bool:
+    """Whether a picture of the batch is missing."""
+    return any(question.key not in done for question in batch)
+
+
+def _together(batch: Batch) -> list[list[Any]]:
+    """Prompt, negative and seed of all pictures of a batch: neighbours can change the last bit of a picture."""
+    return [[question.prompt.text, question.prompt.negative, question.seed] for question in batch]
+
+
+def _settings(made: tuple[Method, Schedule] | None) -> dict[str, str]:
+    return {} if made is None else {"settings": repr(made[0]), "schedule": repr(made[1])}
+
+
+@contextmanager
+def bar(total: int, done: int = 0, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; gives the function that moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("drawing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
+        task = progress.add_task("", total=total, completed=done)
+        yield lambda count: progress.advance(task, count)

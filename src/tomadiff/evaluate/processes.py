@@ -1,0 +1,56 @@
+"""Several processes or machines on one run: ``accelerate launch -m tomadiff eval …``. Accelerate does the work.
+
+Each process draws its part and appends to a results file of its own; machines need a folder that all of them see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tomadiff.evaluate.generate import Batch, unfinished
+from tomadiff.evaluate.record import Run
+
+
+class Crew:
+    """The processes that were launched together, or the only one there is."""
+
+    def __init__(self, cpu: bool = False) -> None:
+        from accelerate import PartialState
+
+        # One process may wait hours for the slowest; the usual limit of minutes would end the run.
+        self.state = PartialState(cpu=cpu, timeout=timedelta(days=7))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process measures and reports in the end."""
+        return bool(self.state.is_main_process)
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return int(self.state.num_processes)
+
+    @property
+    def device(self) -> Any:
+        """Which device is this process's own; ``None`` if it is alone and may choose."""
+        return self.state.device if self.size > 1 else None
+
+    def begin(self, folder: Path, config: Mapping[str, Any], stamp: Mapping[str, Any]) -> Run:
+        """Open the run's folder, the first process before all others."""
+        with self.state.main_process_first():
+            return Run.begin(folder, config, stamp, process=self.state.process_index)
+
+    def share(self, batches: Sequence[Batch], run: Run) -> list[Batch]:
+        """The part of this process in what is not finished."""
+        done = set(run.samples())
+        left = [batch for batch in batches if unfinished(batch, done)]
+        self.wait()  # nobody draws before all have read what is finished: the list they split must be one
+        with self.state.split_between_processes(left) as mine:
+            return list(mine)
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        self.state.wait_for_everyone()

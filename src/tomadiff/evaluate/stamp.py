@@ -1,0 +1,48 @@
+"""What a reader must know to compare a run with their own: the machine and the versions."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("tomadiff", "torch", "diffusers", "transformers", "accelerate")
+
+
+def versions() -> dict[str, str]:
+    """Of every package that a picture depends on."""
+    return {package: _version(package) for package in _PACKAGES}
+
+
+def stamp(device: str = "cpu", dtype: str = "float32", processes: int = 1) -> dict[str, Any]:
+    """Machine, versions and the day, for ``run.json``."""
+    return {
+        **versions(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": processor(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "dtype": dtype,
+        "processes": processes,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def processor() -> str:
+    """The processor's name with its number of cores; Linux keeps it in a file, others in ``platform``."""
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} × {len(names)}" if names else platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return "unknown"
