@@ -33,6 +33,7 @@ ROWS = (
     ("embedded",),
     ("evaluate",),
     ("__init__",),
+    ("doctor",),
     ("web",),
     ("cli",),
     ("__main__",),
@@ -42,9 +43,9 @@ ONLY = {"kernels": {"errors"}, "inject": {"errors"}}  # all that these rooms may
 GUESTS = {"kernels": {"select", "plan"}}  # all that may import these rooms
 EXTRAS_ROOMS = {"web"}  # needs an extra: never imported at the top of a file
 # `import tomadiff` must be quick and need no extra, so the front door opens onto these only from inside a function.
-BEHIND_THE_DOOR = {"embedded", "evaluate", "web", "cli"}
+BEHIND_THE_DOOR = {"embedded", "evaluate", "doctor", "web", "cli"}
 
-TOP = {"embedded", "evaluate", "cli", "web"}
+TOP = {"embedded", "evaluate", "doctor", "cli", "web"}
 PARTIES = {  # third parties and the rooms that may import them; torch is for all
     "triton": {"kernels"},
     "diffusers": TOP | {"adapters"},
@@ -62,8 +63,8 @@ PARTIES = {  # third parties and the rooms that may import them; torch is for al
     "rich": {"cli", "evaluate"},
 }
 LATE = {  # only inside functions: not everyone has them, or they are slow to import
-    "diffusers": {"adapters", "evaluate", "cli", "web"},
-    "transformers": {"adapters", "evaluate", "cli", "web"},
+    "diffusers": {"adapters", "evaluate", "doctor", "cli", "web"},
+    "transformers": {"adapters", "evaluate", "doctor", "cli", "web"},
     "matplotlib": {"evaluate"},
     "scipy": {"evaluate"},
     "skimage": {"evaluate"},

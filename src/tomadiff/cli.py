@@ -1,5 +1,6 @@
 """The ``tomadiff`` command."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,19 @@ def options(
     ] = False,
 ) -> None:
     """Token merging for diffusion models."""
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")] = False,
+) -> None:
+    """Print versions, devices and supported models, and test merging on a small UNet; exit code 1 if that fails."""
+    from tomadiff.doctor import examine
+
+    findings = examine()
+    typer.echo(json.dumps(findings.as_json(), indent=2, ensure_ascii=False) if as_json else str(findings))
+    if not findings.healthy:
+        raise typer.Exit(1)
 
 
 @app.command()

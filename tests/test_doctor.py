@@ -1,0 +1,53 @@
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import tomadiff
+from tomadiff import doctor
+from tomadiff.cli import app
+
+
+def test_healthy() -> None:
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    assert tomadiff.__version__ in result.output
+    assert "FluxTransformer2DModel" in result.output
+    assert result.output.count("✓") >= len(doctor.CHECKS)
+    assert "✗" not in result.output
+
+
+def test_for_machines() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    findings = json.loads(result.output)
+    assert findings["healthy"] is True
+    assert findings["versions"]["tomadiff"] == tomadiff.__version__
+    assert findings["devices"][0].startswith("cpu")
+
+
+def test_ill(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setitem(doctor.CHECKS, "remove bit-exactly", fail)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "✗ remove bit-exactly on cpu: RuntimeError: no such instruction" in result.output
+
+
+def test_what_merging_breaks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks look at results: a patch that does nothing, or does not come off, is ill."""
+    monkeypatch.setattr("tomadiff.sites.Slot.merge", lambda _, tokens: 1 / 0)
+    (plan, applied, removed, *_) = doctor.self_test()
+    assert (plan.passed, applied.passed, removed.passed) == (True, False, False)
+    monkeypatch.undo()
+    monkeypatch.setattr("tomadiff.patch.eject", lambda _: None)
+    assert [check.passed for check in doctor.self_test()[:3]] == [True, True, False]
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PACKAGES", ("torch", "a-package-that-nobody-has"))
+    found = doctor.versions()
+    assert found["torch"]
+    assert found["a-package-that-nobody-has"] is None
