@@ -1,6 +1,8 @@
 """Networks through the code that users run, with tiny random weights; those that need a download say so."""
 
-import importlib.machinery
+import functools
+import importlib.util
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -71,6 +73,22 @@ def test_features_of_prompts_do_not_depend_on_the_batch(folders: dict[str, Path]
     together, alone = text_features(network, PROMPTS), text_features(network, PROMPTS, batch=1)
     assert together.shape == (4, 16)
     assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_a_downloaded_network_is_taken_from_the_cache(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    cache = tmp_path / "models--owner--clip"
+    shutil.copytree(folders["clip"], cache / "snapshots" / "0123")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0123")
+    look = functools.partial(huggingface_hub.try_to_load_from_cache, cache_dir=tmp_path)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", look)
+    network, here = openers(["clip"], {"clip": "owner/clip"})["clip"](), Clip.open(str(folders["clip"]))
+    assert isinstance(network, Clip)
+    assert torch.equal(image_features(network, PICTURES), image_features(here, PICTURES))
 
 
 def test_the_judge_runs_through_the_same_code(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,7 @@ class Clip:
         """From a local folder or a hub id; pickled weights are not opened."""
         from transformers import CLIPModel, CLIPProcessor
 
-        model = CLIPModel.from_pretrained(source, use_safetensors=True)
-        return cls(model, CLIPProcessor.from_pretrained(source), device)
+        return cls(_fetched(CLIPModel, source, use_safetensors=True), _fetched(CLIPProcessor, source), device)
 
     @classmethod
     def open_judge(cls, source: str = "", device: str = "cpu") -> Clip:
@@ -198,14 +197,45 @@ class Dino:
         """From a local folder or a hub id; pickled weights are not opened."""
         from transformers import AutoImageProcessor, AutoModel
 
-        model = AutoModel.from_pretrained(source, use_safetensors=True)
-        return cls(model, AutoImageProcessor.from_pretrained(source), device)
+        return cls(_fetched(AutoModel, source, use_safetensors=True), _fetched(AutoImageProcessor, source), device)
 
     def images(self, pictures: Sequence[Image.Image]) -> Tensor:
         """Class tokens ``(N, D)``."""
         inputs = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
         tokens: Tensor = self.model(**inputs).last_hidden_state
         return tokens[:, 0]
+
+
+def _fetched(kind: Any, source: str, **settings: Any) -> Any:
+    """From a folder or the cache if it is there, else from the hub."""
+    if Path(source).is_dir():
+        return kind.from_pretrained(source, **settings)
+    try:
+        return kind.from_pretrained(_cached(source), **settings)
+    except OSError:  # nothing there, or a download that was cut short
+        _require_hub(source)
+    return kind.from_pretrained(source, **settings)
+
+
+def _cached(source: str) -> Path:
+    """The folder of a downloaded model: given that, transformers has no reason to ask the hub for anything."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(source, "config.json")
+    if not isinstance(found, str):
+        raise FileNotFoundError(source)
+    return Path(found).parent
+
+
+def _require_hub(source: str) -> None:
+    """Ask the hub once: transformers would ask a silent one a dozen times, which takes a minute."""
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().model_info(source, timeout=10)
+    except Exception as problem:
+        reason = f"it is not on this machine, and the hub cannot be asked for it ({_first_line(problem)[:-1]})"
+        raise FileNotFoundError(reason) from problem
 
 
 # ---------------------------------------------------------------------------------------------- torchmetrics
