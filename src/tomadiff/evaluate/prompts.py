@@ -70,9 +70,9 @@ def load_prompts(source: str | Path, limit: int | None = None, template: str | N
     found = emoji_prompts() if str(source) == "emoji" else read_prompts(Path(source))
     if template is not None:
         found = [replace(prompt, text=template.replace("{}", _bare(prompt.text))) for prompt in found]
-    unique: dict[str, Prompt] = {}
-    for prompt in found:
-        unique.setdefault(prompt.text, prompt)  # a sample is known by its prompt: a second one would overwrite it
+    unique: dict[tuple[str, str], Prompt] = {}
+    for prompt in found:  # a sample is known by what was asked: a second one would overwrite it
+        unique.setdefault((prompt.text, prompt.negative), prompt)
     return list(unique.values())[:limit]
 
 

@@ -14,7 +14,7 @@ from tomadiff.evaluate.statistics import Interval, paired_difference
 ENOUGH_PROMPTS = 10  # to draw whole prompts again; with fewer, single samples are drawn
 
 Group = tuple[str, float]  # method and ratio
-Question = tuple[str, int]  # prompt and seed
+Question = str  # what was drawn, whatever the method: prompt and seed, in the form a sample's key has them
 Pair = tuple[Sample, Sample]  # a sample, and the reference's with its prompt and seed
 
 
@@ -22,7 +22,8 @@ def grouped(run: Run) -> dict[Group, dict[Question, Sample]]:
     """Finished samples by method and ratio, then by prompt and seed, always in the same order."""
     found: dict[Group, dict[Question, Sample]] = {}
     for _, sample in sorted(run.samples().items()):
-        found.setdefault((sample.method, sample.ratio), {})[sample.prompt, sample.seed] = sample
+        question = sample.key.removeprefix(f"{sample.method}-{sample.ratio:g}-")
+        found.setdefault((sample.method, sample.ratio), {})[question] = sample
     return found
 
 
