@@ -146,6 +146,7 @@ class Slot:
         plan: the plan in use, renewed in place, so that compiled code keeps its graphs.
         active: whether tokens merge at this step.
         tail: tokens behind the grid that stay as they are.
+        batch: samples in the call.
         trains: whether gradients of the model's weights are wanted.
         planner: makes plans; never touched by compiled code.
     """
@@ -154,7 +155,7 @@ class Slot:
         self.name = name
         self.plan: Plan | None = None
         self.active = False
-        self.tail = 0
+        self.tail = self.batch = 0
         self.trains = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
@@ -175,7 +176,7 @@ class Slot:
         """Have a plan of the right shapes at hand before compiled code asks for one."""
         grid, ratio = self.planner.grid, self.planner.ratio()
         assert grid is not None
-        key = (grid, batch, dtype, device, ratio)
+        key, self.batch = (grid, batch, dtype, device, ratio), batch
         if self.__dict__.get("_prepared") != key:
             blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
             self.plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
@@ -205,9 +206,10 @@ class Slot:
         self.bypassed[key] = self.bypassed.get(key, 0) + 1
         self.warn(reason)
 
-    def expected_tokens(self) -> int:
-        """``N + tail``, what a site of this slot should see."""
-        return (self.planner.grid.tokens if self.planner.grid else 0) + self.tail
+    def expects(self, tokens: Tensor) -> bool:
+        """Whether these are all tokens ``(B, N + tail, C)`` of the call: a plan made from some would not fit others."""
+        grid = self.planner.grid
+        return grid is not None and tuple(tokens.shape[:-1]) == (self.batch, grid.tokens + self.tail)
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N + tail, C)`` → ``(B, K + tail, C)``."""
@@ -352,8 +354,7 @@ def _renew_if_due(site: Site, tokens: Tensor) -> None:
     if torch.compiler.is_compiling():
         due = site.leads and _misfit(slot, tokens) is None
     else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
-        due = site.leads or slot.is_stale()
-        due = due and tokens.dim() == 3 and tokens.shape[1] == slot.expected_tokens()
+        due = (site.leads or slot.is_stale()) and slot.expects(tokens)
     if due:
         slot.renew(_as_first_op_sees(site, tokens))
 

@@ -86,9 +86,9 @@ class Call:
 
     @property
     def image(self) -> Tensor:
-        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers."""
-        first = self["sample"] if self["sample"] is not None else self["hidden_states"]
-        assert isinstance(first, Tensor)
+        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers, else the first tensor given."""
+        named = [self["sample"], self["hidden_states"], *self.arguments.values()]
+        first: Tensor = next(value for value in named if isinstance(value, Tensor))
         return first
 
 
