@@ -128,7 +128,7 @@ def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], sho
     batches = questions(prompts, range(chosen.seeds), drawn, wanted.batch)
     device, dtype, allow_pickle = how
     pipe = models.load(wanted.model, device or crew.device, dtype, allow_pickle)
-    steps = wanted.steps or chosen.steps_for(type(pipe).__name__)
+    steps = chosen.steps_for(type(pipe).__name__) if wanted.steps is None else wanted.steps
     call = call_of(wanted.model, pipe, steps=steps, size=chosen.size, guidance=wanted.guidance)
     require_drawable(pipe, drawn)
     about = models.describe(wanted.model, pipe)
@@ -164,13 +164,17 @@ def _networks(text: str | None) -> dict[str, Any] | None:
 def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:
     from rich.console import Console
 
+    from tomadiff.commands.report import write
     from tomadiff.evaluate.measure import measure
+    from tomadiff.evaluate.report import tell
 
     with Console(stderr=True, quiet=as_json).status("measuring") as status:
         results = measure(
             run, networks=networks, pictures=reference, say=lambda what: status.update(f"measuring {what}")
         )
+    page = run.folder / "report.html"
+    write(tell([run.folder]), page, f"{run.config['model']}, merged and unmerged")
     if as_json:
         typer.echo(results.as_json())
-        return
-    show(results, run.folder)
+    else:
+        show(results, run.folder, page)

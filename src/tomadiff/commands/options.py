@@ -14,7 +14,7 @@ Model = Annotated[
     typer.Option("--model", "-m", help="sdxl or flux (embedded), a folder saved by diffusers, or a hub id owner/name."),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")]
-Steps = Annotated[int | None, typer.Option(help="Denoising steps; default: the model's own.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps; default: the model's own.")]
 Size = Annotated[str | None, typer.Option(help="In pixels: 1024, or 1024x768 (width x height); default: the model's.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's own.")]
 BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Pictures that are drawn together.")]

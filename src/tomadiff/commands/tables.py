@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _ARROWS = {"higher": "↑", "lower": "↓"}
 
 
-def show(results: Results, folder: Path) -> None:
+def show(results: Results, folder: Path, page: Path) -> None:
     """Print the table, what could not be measured and why, and where everything is."""
     console = Console()
     console.print(table_of(results))
@@ -24,7 +24,7 @@ def show(results: Results, folder: Path) -> None:
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         console.print(f"not measured: {', '.join(names)}. {reason}", style="yellow", markup=False, soft_wrap=True)
-    console.print(f"The run is in [bold]{folder}[/bold]; its numbers are in summary.json.", soft_wrap=True)
+    console.print(f"The run is in {folder}, its numbers in summary.json; look at {page}", markup=False, soft_wrap=True)
 
 
 def table_of(results: Results) -> Table:

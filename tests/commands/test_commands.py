@@ -1,0 +1,238 @@
+"""``tomadiff generate`` and ``tomadiff eval``: what they write and print, and what they say to bad input."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tests.saved import FRUGAL, save
+from tomadiff.cli import app
+from tomadiff.evaluate import generate
+from tomadiff.evaluate.record import Run, note_of
+from tomadiff.evaluate.table import Results
+
+Invoke = Callable[..., Any]
+EVAL = ("--ratios", "0.5", "--seeds", "2", "--limit", "2", "--networks", "none", "--device", "cpu", *FRUGAL)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("sdxl", tmp_path_factory.mktemp("models") / "sdxl")
+
+
+@pytest.fixture
+def invoke(model: Path, tmp_path: Path) -> Invoke:
+    """Run a command with the tiny model and a folder of its own, unless told."""
+
+    def call(command: str, *arguments: str, model: Any = model, out: Any = tmp_path / "run") -> Any:
+        options = [command, "--model", str(model), "--out", str(out), *arguments]
+        return CliRunner().invoke(app, options, env={"COLUMNS": "200"})
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An evaluation that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    result = CliRunner().invoke(app, ["eval", "--model", str(model), "--out", str(folder), *EVAL])
+    assert result.exit_code == 0, result.output
+    return Run(folder)
+
+
+def assert_same(one: Run, other: Run) -> None:
+    """Equal but for times."""
+    samples, others = ({key: replace(s, seconds=0) for key, s in run.samples().items()} for run in (one, other))
+    assert samples == others
+    assert all(np.array_equal(np.asarray(one.image(key)), np.asarray(other.image(key))) for key in samples)
+    rows, others_rows = ([replace(row, seconds=0) for row in Results.load(run.folder).rows] for run in (one, other))
+    assert rows == others_rows
+
+
+# ---------------------------------------------------------------------------------------------- generate
+def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: Path) -> None:
+    first = invoke("generate", "-p", "a fox", "-p", "a <script>", "--compare", "--batch", "2", *FRUGAL)
+    assert first.exit_code == 0, first.output
+    assert str(tmp_path / "run" / "images") in first.output
+    second = invoke("generate", "-p", "a fox", "--method", "tomesd", "--seed", "5", "--json", *FRUGAL)
+    (picture,) = json.loads(second.stdout)["pictures"]
+    assert (picture["method"], picture["seed"]) == ("tomesd", 5)
+    note = note_of(Path(picture["path"]))
+    assert note["call"]["num_inference_steps"] == 2
+    assert note["prompt"] == "a fox"
+    assert len(Run(tmp_path / "run").samples()) == 5
+
+
+def test_generate_refuses_a_folder_drawn_otherwise(invoke: Invoke) -> None:
+    assert invoke("generate", "-p", "a fox", *FRUGAL).exit_code == 0
+    again = invoke("generate", "-p", "a fox", "--steps", "3", "--size", "64")
+    assert again.exit_code == 1
+    assert "other settings (call)" in again.stderr
+
+
+# ---------------------------------------------------------------------------------------------- eval
+def test_eval_draws_measures_and_says_where(whole: Run) -> None:
+    samples = whole.samples().values()
+    assert len(samples) == 2 * 2 * 2
+    assert all("psnr" in sample.metrics for sample in samples if sample.method == "toma")
+    assert {path.name for path in whole.folder.iterdir()} >= {
+        "run.json",
+        "results.jsonl",
+        "summary.json",
+        "report.html",
+    }
+    assert whole.config["methods"] == ["toma"]
+    assert whole.stamp["processes"] == 1
+
+
+def test_eval_again_draws_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "draw_together", lambda *_: pytest.fail("drew a finished picture"))
+    table = invoke("eval", *EVAL, out=whole.folder)
+    assert table.exit_code == 0, table.output
+    assert "PSNR" in table.stdout
+    assert "report.html" in table.stdout
+    printed = invoke("eval", *EVAL, "--json", out=whole.folder)
+    assert Results.from_json(printed.stdout) == Results.load(whole.folder)
+
+
+def test_a_network_that_cannot_be_had_is_told_and_the_rest_runs(whole: Run, invoke: Invoke) -> None:
+    arguments = [argument if argument != "none" else "clip=/no/such/folder" for argument in EVAL]
+    result = invoke("eval", *arguments, out=whole.folder)
+    assert result.exit_code == 0, result.output
+    assert "not measured: clip_i, clip_t" in result.stdout
+    assert "PSNR" in result.stdout
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["--ratios", "0.5,1.5"], 2, "ratio=1.5 is not possible"),
+        (["--ratios", "half"], 2, "ratio='half' is not a number"),
+        (["--methods", "tomasd"], 2, "method='tomasd' is not known"),
+        (["--methods", ","], 2, "',' names nothing"),
+        (["--size", "big"], 2, "size='big' is not a size"),
+        (["--size", "64x64x64"], 2, "size='64x64x64' is not a size"),
+        (["--protocol", "paper"], 2, "protocol='paper' needs the prompts of GEMRec"),
+        (["--protocol", "ours"], 2, "protocol='ours' is not known"),
+        (["--networks", "oracle"], 2, "network='oracle' is not known"),
+        (["--reference", "/no/such/folder"], 2, "reference='/no/such/folder' is not a folder"),
+        (["--dtype", "int3"], 2, "dtype='int3' is not known"),
+        (["--device", "toaster"], 1, "device='toaster' is not known"),
+        (["--prompts", "/no/such/file.txt"], 1, "/no/such/file.txt: there is no such file"),
+    ],
+)
+def test_bad_input_is_one_line(invoke: Invoke, tmp_path: Path, arguments: list[str], code: int, line: str) -> None:
+    result = invoke("eval", *arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.output
+    assert line in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_steps_are_a_wrong_use(invoke: Invoke) -> None:
+    result = invoke("eval", "--steps", "0")
+    assert (result.exit_code, "--steps" in result.stderr) == (2, True)
+
+
+def test_bad_prompt_files_are_one_line(invoke: Invoke, tmp_path: Path) -> None:
+    for name, text, line in (("empty.txt", "", "holds no prompt"), ("torn.csv", "prompt,tag\na fox\n", "line 2")):
+        file = tmp_path / name
+        file.write_text(text)
+        result = invoke("eval", "--prompts", str(file))
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.output
+        assert line in result.stderr
+
+
+def test_a_missing_model_is_one_line(invoke: Invoke) -> None:
+    for command in (("eval",), ("generate", "-p", "a fox")):
+        result = invoke(*command, model="no-such-model")
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.output
+        assert "There is no model 'no-such-model'" in result.stderr
+
+
+def test_pickled_weights_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    model = save("sd15", tmp_path / "pickled", safetensors=False)
+    result = invoke("eval", *EVAL, model=model)
+    assert result.exit_code == 1
+    assert "--allow-pickle" in result.stderr
+
+
+def test_an_empty_prompt_is_refused(invoke: Invoke) -> None:
+    result = invoke("generate", "-p", " ")
+    assert (result.exit_code, "A prompt is empty" in result.stderr) == (2, True)
+
+
+def test_an_unwritable_folder_is_one_line(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    for command in (("eval", *EVAL), ("generate", "-p", "a fox", *FRUGAL)):
+        result = invoke(*command, out=file / "run")
+        assert result.exit_code == 1
+        assert f"Cannot write to {file / 'run'}" in result.stderr
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_done(
+    whole: Run, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Image.Image.save
+
+    def save_some(self: Image.Image, path: Any, **options: Any) -> None:
+        if len(list(Path(path).parent.glob("[!.]*.png"))) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, path, **options)
+
+    monkeypatch.setattr(Image.Image, "save", save_some)
+    result = invoke("eval", *EVAL)
+    assert result.exit_code == 1
+    assert "The disk is full. What was finished is kept" in result.stderr
+    run = Run(tmp_path / "run")
+    assert len(run.samples()) == 3
+    monkeypatch.undo()
+    assert invoke("eval", *EVAL).exit_code == 0
+    assert_same(whole, run)
+
+
+# ---------------------------------------------------------------------------------------------- processes
+def start(model: Path, out: Path, *launcher: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", *launcher, "tomadiff", "eval", "--model", str(model), "--out", str(out), *EVAL]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(whole: Run, model: Path, invoke: Invoke, tmp_path: Path) -> None:
+    run, process = Run(tmp_path / "run"), start(model, tmp_path / "run")
+    deadline = time.monotonic() + 120
+    while len(run.samples()) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    finished = run.samples()
+    assert 2 <= len(finished) <= len(whole.samples())
+    assert invoke("eval", *EVAL).exit_code == 0
+    seconds = {key: sample.seconds for key, sample in run.samples().items()}
+    assert all(seconds[key] == sample.seconds for key, sample in finished.items())  # not drawn again
+    assert_same(whole, run)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(whole: Run, model: Path, tmp_path: Path) -> None:
+    launcher = ("accelerate.commands.launch", "--num_processes", "2", "--cpu", "--main_process_port", "0", "-m")
+    process = start(model, tmp_path / "run", *launcher)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output.decode()
+    run = Run(tmp_path / "run")
+    assert run.stamp["processes"] == 2
+    assert (run.folder / "results-1.jsonl").exists()
+    assert_same(whole, run)
