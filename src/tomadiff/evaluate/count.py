@@ -7,18 +7,22 @@ counted with it.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tomadiff.grid import Grid
 from tomadiff.methods.base import Method
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.patch import Patch, apply
+from tomadiff.plan import Plan
 from tomadiff.schedule import Due, Schedule
 
 WINDOW = 10
@@ -29,7 +33,7 @@ class Count:
     """Operations of the calls in one window of steps.
 
     Attributes:
-        each: operations of one call at which this was due; for a model without merging, of a ``SKIP``.
+        each: operations of one call at which this was due.
         steps: how many calls of each kind the window has.
     """
 
@@ -39,7 +43,9 @@ class Count:
     @property
     def flops(self) -> float:
         """Operations of the mean call of the window; a multiply-add is two."""
-        return sum(self.each[due] * times for due, times in self.steps.items()) / sum(self.steps.values())
+        return sum(self.each[due] * times for due, times in self.steps.items()) / sum(
+            self.steps.values()
+        )
 
     @property
     def planning(self) -> float:
@@ -59,11 +65,6 @@ def count(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def count_unmerged(model: nn.Module, inputs: Mapping[str, Any]) -> Count:
-    """Operations of a model as it is."""
-    return Count({Due.SKIP: count(model, inputs)}, {Due.SKIP: WINDOW})
-
-
 def count_window(
     model: nn.Module,
     inputs: Mapping[str, Any],
@@ -71,27 +72,64 @@ def count_window(
     schedule: Schedule | None = None,
     window: int = WINDOW,
 ) -> Count:
-    """Operations of the first ``window`` steps with merging; one call of each kind is run and stands for its like."""
-    schedule = schedule or method.schedule
-    due = due_at(schedule, window)
-    kinds = sorted(set(due), key=due.index)
-    with apply(model, method, schedule=schedule) as patch:
-        _call(patch, model, inputs, 0)  # at its first call a patch lays out plans; that is not a step's work
-        patch.begin()
-        each = {kind: _count_at(patch, model, inputs, due.index(kind)) for kind in kinds}
-        if Due.REUSE not in each:
-            each[Due.REUSE] = _count_reuse(patch, model, inputs)
-    return Count(each, Counter(due))
+    """Operations of the first ``window`` steps with merging."""
+    return Count(
+        count_kinds(model, inputs, method),
+        Counter(due_at(schedule or method.schedule, window)),
+    )
 
 
-def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None) -> int:
+def count_kinds(
+    model: nn.Module, inputs: Mapping[str, Any], method: Method
+) -> dict[Due, int]:
+    """Operations of one call of each kind but ``SKIP``; they do not depend on how often it comes.
+
+    One call that selects is run, and what its planning cost is taken off again for the others.
+    """
+    spent: Counter[Due] = Counter()
+    with apply(model, _metered(method, spent)) as patch:
+        _lay_out(patch, model, inputs)
+        spent.clear()
+        patch.step(0)  # stated, because on the meta device a timestep cannot be read
+        total = count(model, inputs)
+    reuse = total - spent[Due.SELECT] - spent[Due.REWEIGH]
+    return {kind: reuse + spent[kind] for kind in (Due.SELECT, Due.REWEIGH, Due.REUSE)}
+
+
+def _metered(method: Method, spent: Counter[Due]) -> Method:
+    """The same method, which notes what planning costs, and what renewing each plan would."""
+    kind = type(method)
+
+    def plan(self: Method, tokens: Tensor, grid: Grid, **settings: Any) -> Plan:
+        with FlopCounterMode(display=False) as selecting:
+            made = kind.plan(self, tokens, grid, **settings)
+        with FlopCounterMode(display=False) as reweighing:
+            self.reweigh(made, tokens, depth=settings["depth"])
+        spent[Due.SELECT] += selecting.get_total_flops()
+        spent[Due.REWEIGH] += reweighing.get_total_flops()
+        return made
+
+    twin = copy.copy(method)
+    object.__setattr__(twin, "__class__", type(kind.__name__, (kind,), {"plan": plan}))
+    return twin
+
+
+def count_limit(
+    model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None
+) -> int:
     """Operations of one call if merging and planning cost nothing: tokens are moved by indexing, which counts nothing.
 
     Every op of every level merges; ``skip`` is as in :class:`~tomadiff.methods.base.Method`.
     """
-    free = ToMeSD(ratio, random=False, levels=None, skip=skip, merge_cross_attention=True, merge_feed_forward=True)
-    with apply(model, free) as patch:
-        return _count_reuse(patch, model, inputs)
+    free = ToMeSD(
+        ratio,
+        random=False,
+        levels=None,
+        skip=skip,
+        merge_cross_attention=True,
+        merge_feed_forward=True,
+    )
+    return count_kinds(model, inputs, free)[Due.REUSE]
 
 
 def due_at(schedule: Schedule, window: int) -> list[Due]:
@@ -105,20 +143,19 @@ def due_at(schedule: Schedule, window: int) -> list[Due]:
     return due
 
 
-def _count_at(patch: Patch, model: nn.Module, inputs: Mapping[str, Any], step: int) -> int:
-    patch.step(step)  # stated, because on the meta device a timestep cannot be read
-    return count(model, inputs)
-
-
-def _count_reuse(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> int:
-    """Operations of a call after one that made a plan to keep."""
-    patch.set(schedule=Schedule(destinations_every=WINDOW, weights_every=WINDOW))
-    patch.begin()
-    _call(patch, model, inputs, 0)
-    return _count_at(patch, model, inputs, 1)
-
-
-def _call(patch: Patch, model: nn.Module, inputs: Mapping[str, Any], step: int) -> None:
-    patch.step(step)
-    with torch.no_grad():
+def _lay_out(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Stop the first call before the model runs: a patch lays out blank plans then, which is no step's work."""
+    stop = model.register_forward_pre_hook(_stop)
+    patch.step(0)
+    with suppress(_Stopped):
         model(**inputs)
+    stop.remove()
+    patch.begin()
+
+
+class _Stopped(Exception):
+    """Far enough."""
+
+
+def _stop(*_: Any) -> None:
+    raise _Stopped
