@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tomadiff.evaluate.landscape import Pixels, to_colours, to_tokens
 from tomadiff.grid import Grid
-from tomadiff.methods.toma import ToMA
-from tomadiff.plan import MergePlan
+from tomadiff.methods.base import Method
+from tomadiff.plan import Plan
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -27,7 +27,7 @@ LEGEND = "Above: the tokens that stay.  Below: merged and unmerged again, with a
 class MergeSample:
     """One plan for one picture, and what it does to the picture's colours."""
 
-    plan: MergePlan
+    plan: Plan
     grid: Grid
     ratio: float
     restored: Tensor
@@ -40,7 +40,7 @@ class MergeSample:
         return self.plan.kept
 
 
-def merge_sample(picture: Pixels, method: ToMA, side: int = 64, repeats: int = 3) -> MergeSample:
+def merge_sample(picture: Pixels, method: Method, side: int = 64, repeats: int = 3) -> MergeSample:
     """Plan with the tokens of ``picture`` and put its colours ``(1, side * side, 3)`` through merge and unmerge."""
     tokens, colours, grid = to_tokens(picture, side), to_colours(picture, side), Grid(side, side)
     method.plan(tokens, grid)  # the first call pays for start-up, which is not what the clock should show
@@ -62,45 +62,50 @@ def merge_map(picture: Pixels, samples: Sequence[MergeSample]) -> Image.Image:
     width = 2 * MARGIN + (len(samples) + 1) * PANEL + len(samples) * GAP
     height = 2 * MARGIN + HEADING + 2 * PANEL + GAP + CAPTION
     canvas = Image.new("RGB", (width, height), PAPER)
-    _write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
-    _column(canvas, 0, "The picture", f"and its {grid.tokens} tokens", _photo(picture), _mosaic(picture, grid))
+    write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
+    column(canvas, 0, "The picture", f"and its {grid.tokens} tokens", _photo(picture), _mosaic(picture, grid))
     for place, sample in enumerate(samples, start=1):
         note = f"{sample.kept} tokens stay, {sample.psnr:.1f} dB"
-        _column(canvas, place, f"{sample.ratio:.0%} merged", note, destination_panel(sample), cluster_panel(sample))
+        column(canvas, place, f"{sample.ratio:.0%} merged", note, destination_panel(sample), cluster_panel(sample))
     return canvas
 
 
-def destination_panel(sample: MergeSample) -> Image.Image:
+def destination_panel(sample: MergeSample, size: int = PANEL) -> Image.Image:
     """Destinations in the colour of their cluster, merged-away tokens as blanks."""
-    colours = _as_grid(sample.restored, sample.grid)
+    colours = as_grid(sample.restored, sample.grid)
     keeps = np.zeros(sample.grid.tokens, bool)
     keeps[sample.plan.destinations[0].cpu().numpy()] = True
-    return _enlarge(np.where(keeps.reshape(sample.grid.height, -1, 1), colours, np.array(GONE, np.uint8)))
+    return _enlarge(np.where(keeps.reshape(sample.grid.height, -1, 1), colours, np.array(GONE, np.uint8)), size)
 
 
-def cluster_panel(sample: MergeSample) -> Image.Image:
+def cluster_panel(sample: MergeSample, size: int = PANEL) -> Image.Image:
     """Every token in its cluster's colour, with a line wherever two clusters meet."""
-    panel = _enlarge(_as_grid(sample.restored, sample.grid))
-    return Image.composite(Image.new("RGB", panel.size, PAPER), panel, _borders(clusters(sample.plan, sample.grid)))
+    panel = _enlarge(as_grid(sample.restored, sample.grid), size)
+    lines = borders(clusters(sample.plan, sample.grid), size)
+    return Image.composite(Image.new("RGB", panel.size, PAPER), panel, lines)
 
 
-def clusters(plan: MergePlan, grid: Grid) -> npt.NDArray[np.int64]:
-    """The destination, as a number in 0..K-1, that each token draws most from: ``(height, width)``."""
-    marks = torch.eye(plan.kept)[None]
-    labels: npt.NDArray[np.int64] = plan.unmerge(marks)[0].argmax(-1).cpu().numpy()
+def clusters(plan: Plan, grid: Grid) -> npt.NDArray[np.int64]:
+    """The destination, as a number in 0..K-1, that each token draws most from: ``(height, width)``.
+
+    Of a batch the last sample is shown, which is the guided one where guidance stacks its passes.
+    """
+    kind = next(tensor for tensor in plan.state if tensor.is_floating_point())
+    marks = torch.eye(plan.kept, dtype=kind.dtype, device=kind.device).expand(plan.batch, -1, -1)
+    labels: npt.NDArray[np.int64] = plan.unmerge(marks)[-1].float().argmax(-1).cpu().numpy()
     return labels.reshape(grid.height, grid.width)
 
 
-def _timed_plan(method: ToMA, tokens: Tensor, grid: Grid) -> tuple[MergePlan, float]:
+def _timed_plan(method: Method, tokens: Tensor, grid: Grid) -> tuple[Plan, float]:
     """A plan and the milliseconds it took."""
     start = time.perf_counter()
     plan = method.plan(tokens, grid)
     return plan, (time.perf_counter() - start) * 1000
 
 
-def _borders(labels: npt.NDArray[np.int64]) -> Image.Image:
+def borders(labels: npt.NDArray[np.int64], size: int) -> Image.Image:
     """A mask of panel size that is faint where neighbouring tokens belong to different clusters."""
-    big = np.asarray(_fit(Image.fromarray(labels.astype(np.int32))))
+    big = np.asarray(_fit(Image.fromarray(labels.astype(np.int32)), size))
     meets = np.zeros(big.shape, bool)
     meets[:, 1:] |= big[:, 1:] != big[:, :-1]
     meets[1:, :] |= big[1:, :] != big[:-1, :]
@@ -115,34 +120,34 @@ def _photo(picture: Pixels) -> Image.Image:
 
 def _mosaic(picture: Pixels, grid: Grid) -> Image.Image:
     """The picture as the colours of its tokens, nothing merged."""
-    return _enlarge(_as_grid(to_colours(picture, grid.height), grid))
+    return _enlarge(as_grid(to_colours(picture, grid.height), grid))
 
 
-def _as_grid(colours: Tensor, grid: Grid) -> Bytes:
+def as_grid(colours: Tensor, grid: Grid) -> Bytes:
     """Colours ``(1, N, 3)`` in [0, 1] as bytes ``(height, width, 3)``."""
     values = (colours[0].float().clamp(0, 1) * 255).round().byte().cpu().numpy()
     return values.reshape(grid.height, grid.width, 3)
 
 
-def _enlarge(colours: Bytes) -> Image.Image:
+def _enlarge(colours: Bytes, size: int = PANEL) -> Image.Image:
     """Bytes ``(height, width, 3)`` as a panel of sharp squares."""
-    return _fit(Image.fromarray(colours))
+    return _fit(Image.fromarray(colours), size)
 
 
-def _fit(image: Image.Image) -> Image.Image:
+def _fit(image: Image.Image, size: int) -> Image.Image:
     """Any image at panel size with its pixels left square and sharp."""
-    return image.resize((PANEL, PANEL), Image.Resampling.NEAREST)
+    return image.resize((size, size), Image.Resampling.NEAREST)
 
 
-def _column(canvas: Image.Image, place: int, title: str, note: str, upper: Image.Image, lower: Image.Image) -> None:
+def column(canvas: Image.Image, place: int, title: str, note: str, upper: Image.Image, lower: Image.Image) -> None:
     """One column of the figure: heading, note and two panels."""
     left, top = MARGIN + place * (PANEL + GAP), MARGIN + HEADING
-    _write(canvas, (left, MARGIN - 8), title, INK, 26)
-    _write(canvas, (left, MARGIN + 24), note, FAINT, 17)
+    write(canvas, (left, MARGIN - 8), title, INK, 26)
+    write(canvas, (left, MARGIN + 24), note, FAINT, 17)
     canvas.paste(upper, (left, top))
     canvas.paste(lower, (left, top + PANEL + GAP))
 
 
-def _write(canvas: Image.Image, at: tuple[int, int], text: str, colour: tuple[int, int, int], size: int) -> None:
+def write(canvas: Image.Image, at: tuple[int, int], text: str, colour: tuple[int, int, int], size: int) -> None:
     """A line of text in Pillow's own font, so that the figure looks the same on every machine."""
     ImageDraw.Draw(canvas).text(at, text, fill=colour, font=ImageFont.load_default(size))
