@@ -54,7 +54,10 @@ def export(name: str) -> None:
         export_pipeline(name, folder)
         export_grid(name)
     shutil.copy(HERE / "cards" / f"emoji-{name}.md", folder / "README.md")
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        path.chmod(0o644)  # safetensors writes files that only their owner can read
+    size = sum(path.stat().st_size for path in files) / 1e6
     print(f"emoji-{name}: {size:.1f} MB in {folder}")
 
 
