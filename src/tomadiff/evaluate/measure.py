@@ -42,9 +42,7 @@ from tomadiff.evaluate.statistics import (
 )
 from tomadiff.evaluate.table import Results, Row
 
-PSNR_CEILING = (
-    100.0  # dB, for equal pictures: an average with an infinity in it says nothing
-)
+PSNR_CEILING = 100.0  # dB, for equal pictures: an average with an infinity in it says nothing
 MANY = 5000  # features per set, above which KID looks at subsets
 
 
@@ -60,9 +58,7 @@ class Gives:
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return tuple(
-            name for name in (self.pair, self.text, self.frechet, self.kernel) if name
-        )
+        return tuple(name for name in (self.pair, self.text, self.frechet, self.kernel) if name)
 
 
 GIVES = {
@@ -75,10 +71,7 @@ GIVES = {
 
 def gives(name: str) -> Gives:
     """What a network is asked for: everything, of one that :data:`GIVES` does not list (such as emoji-judge)."""
-    return GIVES.get(
-        name,
-        Gives(pair=name, text=f"{name}_t", frechet=f"{name}_fid", kernel=f"{name}_kid"),
-    )
+    return GIVES.get(name, Gives(pair=name, text=f"{name}_t", frechet=f"{name}_fid", kernel=f"{name}_kid"))
 
 
 @dataclass(frozen=True)
@@ -124,39 +117,21 @@ def measure(
 class _Work:
     """One measurement under way: samples by group, numbers per sample, intervals per set."""
 
-    def __init__(
-        self, run: Run, reference: str, sampling: Sampling, say: Callable[[str], None]
-    ) -> None:
-        self.run, self.reference, self.sampling, self.say = (
-            run,
-            reference,
-            sampling,
-            say,
-        )
+    def __init__(self, run: Run, reference: str, sampling: Sampling, say: Callable[[str], None]) -> None:
+        self.run, self.reference, self.sampling, self.say = run, reference, sampling, say
         self.groups = grouped(run)
         self.anchor = self._anchor()
-        self.samples = [
-            sample for group in self.groups.values() for sample in group.values()
-        ]
+        self.samples = [sample for group in self.groups.values() for sample in group.values()]
         anchors = self.groups[self.anchor]
-        self.pairs = {
-            name: matched(group, anchors)
-            for name, group in self.groups.items()
-            if name != self.anchor
-        }
-        self.values: dict[str, dict[str, float]] = {
-            sample.key: {} for sample in self.samples
-        }
+        self.pairs = {name: matched(group, anchors) for name, group in self.groups.items() if name != self.anchor}
+        self.values: dict[str, dict[str, float]] = {sample.key: {} for sample in self.samples}
         self.sets: dict[Group, dict[str, Interval]] = {name: {} for name in self.groups}
         self.missing: dict[str, str] = {}
 
     def _anchor(self) -> Group:
         found = [group for group in self.groups if group[0] == self.reference]
         if len(found) != 1:
-            there = (
-                ", ".join(f"{method} {ratio:g}" for method, ratio in self.groups)
-                or "nothing"
-            )
+            there = ", ".join(f"{method} {ratio:g}" for method, ratio in self.groups) or "nothing"
             raise RunError(
                 f"{self.run.folder} holds {len(found)} ratios of {self.reference!r}, and one is needed to compare "
                 f"with; it holds {there}."
@@ -169,9 +144,7 @@ class _Work:
         self.say("pixels")
         for part, images, others in self._pixel_batches():
             self._note("mse", part, metrics.mse(images, others))
-            self._note(
-                "psnr", part, metrics.psnr(images, others).clamp(max=PSNR_CEILING)
-            )
+            self._note("psnr", part, metrics.psnr(images, others).clamp(max=PSNR_CEILING))
             try:
                 self._note("ssim", part, metrics.ssim(images, others))
             except ShapeError as problem:  # pictures smaller than its window; the rest can still be measured
@@ -180,13 +153,9 @@ class _Work:
     def _pixel_batches(self) -> Iterator[tuple[list[Sample], Tensor, Tensor]]:
         everyone = (pair for pairs in self.pairs.values() for pair in pairs)
         for part in batches(everyone, self.sampling.batch):
-            ours, theirs = (
-                [self.run.image(pair[side].key) for pair in part] for side in (0, 1)
-            )
+            ours, theirs = ([self.run.image(pair[side].key) for pair in part] for side in (0, 1))
             if len({picture.size for picture in (*ours, *theirs)}) > 1:
-                raise RunError(
-                    f"{self.run.folder}: pictures differ in size, so they cannot be compared."
-                )
+                raise RunError(f"{self.run.folder}: pictures differ in size, so they cannot be compared.")
             yield [sample for sample, _ in part], to_pixels(ours), to_pixels(theirs)
 
     def _note(self, name: str, samples: Sequence[Sample], numbers: Tensor) -> None:
@@ -205,9 +174,7 @@ class _Work:
             return
         self._compare(network, wanted, pictures)
 
-    def _compare(
-        self, network: AnyNetwork, wanted: Gives, pictures: Path | None
-    ) -> None:
+    def _compare(self, network: AnyNetwork, wanted: Gives, pictures: Path | None) -> None:
         if isinstance(network, PairNetwork):
             for part, images, others in self._pixel_batches():
                 self._note(str(wanted.pair), part, network.distances(images, others))
@@ -228,19 +195,10 @@ class _Work:
 
     def _distances(self, name: str, features: Mapping[str, Tensor]) -> None:
         for pairs in filter(None, self.pairs.values()):
-            ours, theirs = (
-                torch.stack([features[pair[side].key] for pair in pairs])
-                for side in (0, 1)
-            )
-            self._note(
-                name,
-                [sample for sample, _ in pairs],
-                metrics.cosine_distance(ours, theirs),
-            )
+            ours, theirs = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
+            self._note(name, [sample for sample, _ in pairs], metrics.cosine_distance(ours, theirs))
 
-    def _scores(
-        self, name: str, network: TextNetwork, features: Mapping[str, Tensor]
-    ) -> None:
+    def _scores(self, name: str, network: TextNetwork, features: Mapping[str, Tensor]) -> None:
         prompts = sorted({sample.prompt for sample in self.samples})
         read = dict(zip(prompts, text_features(network, prompts), strict=True))
         shown = torch.stack([features[sample.key] for sample in self.samples])
@@ -248,22 +206,9 @@ class _Work:
         self._note(name, self.samples, metrics.clip_score(shown, asked))
 
     # -------------------------------------------------------------------------------- whole sets
-    def _sets(
-        self,
-        network: Network,
-        wanted: Gives,
-        features: Mapping[str, Tensor],
-        pictures: Path | None,
-    ) -> None:
-        outside = (
-            None
-            if pictures is None
-            else image_features(network, pictures_in(pictures), self.sampling.batch)
-        )
-        for kind, name in (
-            (metrics.frechet_distance, wanted.frechet),
-            (_kernel, wanted.kernel),
-        ):
+    def _sets(self, network: Network, wanted: Gives, features: Mapping[str, Tensor], pictures: Path | None) -> None:
+        outside = None if pictures is None else image_features(network, pictures_in(pictures), self.sampling.batch)
+        for kind, name in ((metrics.frechet_distance, wanted.frechet), (_kernel, wanted.kernel)):
             for group in self.groups if name else ():
                 self._set(kind, str(name), group, features, outside)
 
@@ -281,19 +226,12 @@ class _Work:
         )  # fmt: skip
         pairs = self.pairs.get(group, [])
         if len(pairs) > 1:
-            ours, theirs = (
-                torch.stack([features[pair[side].key] for pair in pairs])
-                for side in (0, 1)
-            )
+            ours, theirs = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
             self.sets[group][name] = interval(ours, theirs, paired=True)
         elif group != self.anchor:
-            self.missing[name] = (
-                "A set of pictures has at least two; draw more prompts or seeds."
-            )
+            self.missing[name] = "A set of pictures has at least two; draw more prompts or seeds."
         if outside is not None and min(len(self.groups[group]), len(outside)) > 1:
-            whole = torch.stack(
-                [features[sample.key] for sample in self.groups[group].values()]
-            )
+            whole = torch.stack([features[sample.key] for sample in self.groups[group].values()])
             self.sets[group][f"{name}_reference"] = interval(whole, outside)
 
     # -------------------------------------------------------------------------------- results
@@ -307,45 +245,24 @@ class _Work:
     def results(self) -> Results:
         """The table: the reference first, then by method and ratio."""
         order = sorted(self.groups, key=lambda group: (group != self.anchor, group))
-        drawn = (
-            "prompts"
-            if resampled([sample.prompt for sample in self.samples])
-            else "samples"
-        )
+        drawn = "prompts" if resampled([sample.prompt for sample in self.samples]) else "samples"
         rows = tuple(self._row(group) for group in order)
-        return Results(
-            self.reference, rows, self.missing, drawn, self.sampling.confidence
-        )
+        return Results(self.reference, rows, self.missing, drawn, self.sampling.confidence)
 
     def _row(self, group: Group) -> Row:
         samples = list(self.groups[group].values())
-        names = dict.fromkeys(
-            name for sample in samples for name in self.values[sample.key]
-        )
+        names = dict.fromkeys(name for sample in samples for name in self.values[sample.key])
         means = {name: self._mean(name, samples) for name in names}
-        seconds, flops = (
-            median(s.seconds for s in samples),
-            sum(s.flops for s in samples) / len(samples),
-        )
+        seconds, flops = median(s.seconds for s in samples), sum(s.flops for s in samples) / len(samples)
         return Row(*group, len(samples), seconds, flops, {**means, **self.sets[group]})
 
     def _mean(self, name: str, samples: Sequence[Sample]) -> Interval:
         having = [sample for sample in samples if name in self.values[sample.key]]
-        values = torch.tensor(
-            [self.values[sample.key][name] for sample in having], dtype=torch.float64
-        )
+        values = torch.tensor([self.values[sample.key][name] for sample in having], dtype=torch.float64)
         prompts = resampled([sample.prompt for sample in having])
-        return mean_interval(
-            values,
-            prompts,
-            self.sampling.confidence,
-            self.sampling.resamples,
-            self.sampling.seed,
-        )
+        return mean_interval(values, prompts, self.sampling.confidence, self.sampling.resamples, self.sampling.seed)
 
 
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """KID of everything at once, or of ten subsets of a thousand where that would not fit."""
-    return metrics.kernel_distance(
-        x, y, subset=1000 if max(len(x), len(y)) > MANY else None, subsets=10
-    )
+    return metrics.kernel_distance(x, y, subset=1000 if max(len(x), len(y)) > MANY else None, subsets=10)
