@@ -43,9 +43,7 @@ class Count:
     @property
     def flops(self) -> float:
         """Operations of the mean call of the window; a multiply-add is two."""
-        return sum(self.each[due] * times for due, times in self.steps.items()) / sum(
-            self.steps.values()
-        )
+        return sum(self.each[due] * times for due, times in self.steps.items()) / sum(self.steps.values())
 
     @property
     def planning(self) -> float:
@@ -73,15 +71,10 @@ def count_window(
     window: int = WINDOW,
 ) -> Count:
     """Operations of the first ``window`` steps with merging."""
-    return Count(
-        count_kinds(model, inputs, method),
-        Counter(due_at(schedule or method.schedule, window)),
-    )
+    return Count(count_kinds(model, inputs, method), Counter(due_at(schedule or method.schedule, window)))
 
 
-def count_kinds(
-    model: nn.Module, inputs: Mapping[str, Any], method: Method
-) -> dict[Due, int]:
+def count_kinds(model: nn.Module, inputs: Mapping[str, Any], method: Method) -> dict[Due, int]:
     """Operations of one call of each kind but ``SKIP``; they do not depend on how often it comes.
 
     One call that selects is run, and what its planning cost is taken off again for the others.
@@ -114,21 +107,12 @@ def _metered(method: Method, spent: Counter[Due]) -> Method:
     return twin
 
 
-def count_limit(
-    model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None
-) -> int:
+def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None) -> int:
     """Operations of one call if merging and planning cost nothing: tokens are moved by indexing, which counts nothing.
 
     Every op of every level merges; ``skip`` is as in :class:`~tomadiff.methods.base.Method`.
     """
-    free = ToMeSD(
-        ratio,
-        random=False,
-        levels=None,
-        skip=skip,
-        merge_cross_attention=True,
-        merge_feed_forward=True,
-    )
+    free = ToMeSD(ratio, random=False, levels=None, skip=skip, merge_cross_attention=True, merge_feed_forward=True)
     return count_kinds(model, inputs, free)[Due.REUSE]
 
 
@@ -153,7 +137,7 @@ def _lay_out(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> None:
     patch.begin()
 
 
-class _Stopped(Exception):
+class _Stopped(Exception):  # noqa: N818 - it is no error
     """Far enough."""
 
 
