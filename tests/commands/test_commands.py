@@ -228,7 +228,8 @@ def test_a_killed_command_goes_on(whole: Run, model: Path, invoke: Invoke, tmp_p
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(whole: Run, model: Path, tmp_path: Path) -> None:
-    launcher = ("accelerate.commands.launch", "--num_processes", "2", "--cpu", "--main_process_port", "0", "-m")
+    # --multi_gpu is what makes accelerate start more than one process without MPI; on CPUs they talk over gloo.
+    launcher = ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", "-m")
     process = start(model, tmp_path / "run", *launcher)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output.decode()

@@ -117,10 +117,10 @@ def test_embedded_models_without_weights_say_how_to_make_them(tmp_path: Path, mo
 # ---------------------------------------------------------------------------------------------- device and dtype
 def test_an_absent_or_unknown_device_is_told() -> None:
     with pytest.raises(models.ModelError, match="not known"):
-        models._device("toaster")
+        models.device_of("toaster")
     if not torch.cuda.is_available():
         with pytest.raises(models.ModelError, match="has none"):
-            models._device("cuda")
+            models.device_of("cuda")
 
 
 @pytest.mark.parametrize(

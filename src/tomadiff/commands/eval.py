@@ -60,10 +60,11 @@ def evaluate(
     tomadiff eval -m sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
     tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
     tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
-    accelerate launch --num_processes 2 -m tomadiff eval -m sdxl
+    accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m sdxl
 
     A run may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluate.models import device_of
     from tomadiff.evaluate.processes import Crew
     from tomadiff.evaluate.protocol import protocol as protocol_named
 
@@ -77,7 +78,7 @@ def evaluate(
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch)
     wanted.check(allow_pickle)
-    crew = Crew(cpu=device == "cpu")
+    crew = Crew(cpu=device_of(device).type == "cpu")
     run = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
     if crew.leads:
         _measure(run, reference, looks, as_json)

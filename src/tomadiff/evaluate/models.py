@@ -41,7 +41,7 @@ def load(
             float32 on the CPU.
         allow_pickle: open weights that are pickles; they can run any code, so only from people you trust.
     """
-    name, place = str(model), _device(device)
+    name, place = str(model), device_of(device)
     if name in EMBEDDED and not Path(name).is_dir():
         wanted = _dtype(dtype, place, _parts(embedded.folder(name)))
         with quiet():
@@ -83,7 +83,8 @@ def _commit(pipe: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- device and dtype
-def _device(device: str | torch.device | None) -> torch.device:
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device of that name, or the best there is; raises if this machine has none."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
     try:

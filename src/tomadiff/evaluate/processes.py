@@ -1,10 +1,14 @@
 """Several processes or machines on one run: ``accelerate launch -m tomadiff eval …``. Accelerate does the work.
 
 Each process draws its part and appends to a results file of its own; machines need a folder that all of them see.
+CPUs work too, with ``accelerate launch --multi_gpu --num_processes 2``: what that starts is not bound to GPUs, whereas
+``--cpu`` starts a single process unless there is MPI.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +16,8 @@ from typing import Any
 
 from tomadiff.evaluate.generate import Batch, unfinished
 from tomadiff.evaluate.record import Run
+
+logger = logging.getLogger("tomadiff")
 
 
 class Crew:
@@ -22,6 +28,10 @@ class Crew:
 
         # One process may wait hours for the slowest; the usual limit of minutes would end the run.
         self.state = PartialState(cpu=cpu, timeout=timedelta(days=7))
+        if self.size == 1 and os.environ.get("ACCELERATE_USE_CPU") == "True" and "MASTER_ADDR" in os.environ:
+            logger.warning(
+                "accelerate launch --cpu started one process only; for more on CPUs, say --multi_gpu in place of --cpu."
+            )
 
     @property
     def leads(self) -> bool:
