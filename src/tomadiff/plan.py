@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tomadiff import kernels
 from tomadiff.errors import SettingError, ShapeError, require_choice
 from tomadiff.grid import Grid, Layout, Stripes
 
@@ -62,6 +63,11 @@ class Plan(ABC):
     @abstractmethod
     def unmerge(self, merged: Tensor) -> Tensor:
         """``(B, K, C)`` → ``(B, N, C)``."""
+
+    def unmerge_add(self, merged: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
+        """``residual + gate · unmerge(merged)``, ``(B, N, C)``; ``gate`` ``(B, C)`` weighs the channels of a sample."""
+        unmerged = self.unmerge(merged)
+        return residual + (unmerged if gate is None else gate[:, None] * unmerged)
 
     @property
     def tokens(self) -> int:
@@ -135,6 +141,7 @@ class MergePlan(Plan):
         mass: ``(B, K)`` how many tokens each merged token stands for.
         coverage: ``(B,)`` mean similarity of a token to its nearest destination, from 0 to 1.
         shared: true if all samples of a batch have the same destinations.
+        fused: whether to merge and unmerge with kernels made for GPUs; settled here, outside of compiled code.
     """
 
     layout: Layout
@@ -144,6 +151,7 @@ class MergePlan(Plan):
     mass: Tensor
     coverage: Tensor
     shared: bool
+    fused: bool = False
 
     @classmethod
     def identity(
@@ -192,6 +200,9 @@ class MergePlan(Plan):
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``: weighted averages, region by region."""
+        if self._fits_kernel(tokens, self.tokens):
+            merged: Tensor = kernels.merge(tokens, self.merge_matrix, self.layout.index)
+            return merged
         parts = self.layout.split(tokens)
         merged = torch.matmul(_fit(self.merge_matrix, parts.shape[0]), parts)
         return merged.reshape(parts.shape[0], self.kept, parts.shape[-1])
@@ -201,8 +212,25 @@ class MergePlan(Plan):
         layout = self.layout
         if merged.shape[1] != self.kept:
             raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {self.kept}.")
+        if self._fits_kernel(merged, self.kept):
+            return self._unmerge_fused(merged, None, None)
         parts = merged.reshape(merged.shape[0], layout.regions, -1, merged.shape[-1])
         return layout.join(torch.matmul(_fit(self.unmerge_matrix, parts.shape[0]), parts))
+
+    def unmerge_add(self, merged: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
+        """See :meth:`Plan.unmerge_add`."""
+        if self._fits_kernel(merged, self.kept) and residual.dtype == merged.dtype:
+            return self._unmerge_fused(merged, residual, gate)
+        return super().unmerge_add(merged, residual, gate)
+
+    def _unmerge_fused(self, merged: Tensor, residual: Tensor | None, gate: Tensor | None) -> Tensor:
+        matrix, layout = self.unmerge_matrix, self.layout
+        tokens: Tensor = kernels.unmerge_add(merged, matrix, layout.index, layout.mask, self.tokens, residual, gate)
+        return tokens
+
+    def _fits_kernel(self, tokens: Tensor, count: int) -> bool:
+        """Other shapes get torch's complaint; other dtypes meet only under autocast, which knows torch's products."""
+        return self.fused and tokens.shape[1] == count and tokens.dtype == self.merge_matrix.dtype
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MergePlan:
         """The same plan on another device, with its matrices in another dtype."""
@@ -218,6 +246,7 @@ class MergePlan(Plan):
             self.mass.to(device, dtype),
             self.coverage.to(device),
             self.shared,
+            self.fused and moved.index.device.type == layout.index.device.type,
         )
 
     def __repr__(self) -> str:

@@ -17,7 +17,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tomadiff import kernels as fast
 from tomadiff.errors import SettingError, ShapeError
+from tomadiff.kernels import Choice as Choice
 
 _NEVER = float("-inf")
 _LAST_RESORT = -1e30  # below every real gain, above _NEVER: tokens that are chosen only when nothing else is left
@@ -177,11 +179,17 @@ def greedy(objective: Objective, similarity: Tensor, count: int, mask: Tensor | 
 
 
 def facility_location(
-    tokens: Tensor | None = None, count: int = 1, mask: Tensor | None = None, *, similarity: Tensor | None = None
+    tokens: Tensor | None = None,
+    count: int = 1,
+    mask: Tensor | None = None,
+    *,
+    similarity: Tensor | None = None,
+    kernels: Choice = "auto",
 ) -> Selection:
     """Greedy facility location on ``tokens`` ``(M, L, C)``, or on a given ``similarity`` ``(M, L, L)``.
 
     On a non-negative similarity the chosen set reaches at least ``1 − 1/e`` of the best possible value.
+    ``kernels`` says whether to do it as here or in one launch on a GPU (see :mod:`tomadiff.kernels`).
     """
     if (tokens is None) == (similarity is None):
         raise SettingError("facility_location takes either tokens or similarity=…, and not both.")
@@ -189,7 +197,20 @@ def facility_location(
         assert tokens is not None
         cosine, usable = cosines(tokens)
         similarity, mask = (cosine + 1) / 2, usable if mask is None else mask & usable
-    return greedy(FacilityLocation(), similarity, count, mask)
+    missing = "gradients of gains" if similarity.requires_grad and torch.is_grad_enabled() else None
+    if not fast.fused(kernels, similarity.device, similarity.dtype, similarity.shape[1], missing=missing):
+        return greedy(FacilityLocation(), similarity, count, mask)
+    indices, gains, best = fast.facility_location(similarity, count, mask)
+    return Selection(indices, gains, best, _mean_of_real(best, mask))
+
+
+def facility_location_with(kernels: Choice) -> Selector:
+    """:func:`facility_location` as a :data:`Selector`, chosen by ``kernels`` or by plain torch."""
+
+    def select(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
+        return facility_location(None, count, mask, similarity=similarity, kernels=kernels)
+
+    return select
 
 
 def submodular(objective: Callable[[], Objective]) -> Selector:
@@ -269,8 +290,13 @@ def _selection(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: 
     if gains is None:
         reached = chosen.cummax(1).values.sum(-1)
         gains = reached.diff(prepend=torch.zeros_like(reached[:, :1]))
+    return Selection(indices, gains, best, _mean_of_real(best, mask))
+
+
+def _mean_of_real(best: Tensor, mask: Tensor | None) -> Tensor:
+    """``(M, L)`` → ``(M,)``, where masked places hold 0 and do not count."""
     real = torch.full_like(best[:, 0], best.shape[1]) if mask is None else mask.sum(-1).clamp_min(1)
-    return Selection(indices, gains, best, best.sum(-1) / real)
+    return best.sum(-1) / real
 
 
 def _require_room(count: int, length: int) -> None:
@@ -279,7 +305,7 @@ def _require_room(count: int, length: int) -> None:
 
 
 SELECTORS: dict[str, Selector] = {
-    "facility_location": submodular(FacilityLocation),
+    "facility_location": facility_location_with("auto"),
     "random": random,
     "strided": strided,
     "kmeans": kmeans,

@@ -11,8 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tomadiff import kernels as fast
 from tomadiff.errors import SettingError, require_choice
 from tomadiff.grid import Grid, Layout, Regions
+from tomadiff.kernels import Choice
 from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count, repeat_to
 from tomadiff.select import Selector, cosines
 
@@ -102,12 +104,18 @@ def weigh(
     logits: Logits = "cosine",
     unmerge: Unmerge = "transpose",
     cosine: Tensor | None = None,
+    kernels: Choice = "auto",
 ) -> MergePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
-    ``cosine`` ``(B, R, k, L)`` may be given where it is known already.
+    ``cosine`` ``(B, R, k, L)`` may be given where it is known already. ``kernels`` says whether plain torch makes and
+    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
     """
     layout = chosen.layout
+    if fast.fused(
+        kernels, tokens.device, tokens.dtype, layout.length, missing=_without_kernel(tokens, logits, unmerge)
+    ):
+        return _weighed_by_kernel(tokens, chosen, temperature, cosine)
     parts = layout.split(tokens) if cosine is None or logits == "dot" else None
     if cosine is None:
         assert parts is not None
@@ -125,6 +133,25 @@ def weigh(
         _coverage(cosine, layout.mask),
         chosen.shared,
     )
+
+
+def _without_kernel(tokens: Tensor, logits: Logits, unmerge: Unmerge) -> str | None:
+    """What only plain torch can do, in words."""
+    if tokens.requires_grad and torch.is_grad_enabled():
+        return "gradients of weights"
+    if logits != "cosine":
+        return f"logits={logits!r}"
+    return None if unmerge == "transpose" else f"unmerge={unmerge!r}"
+
+
+def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float, cosine: Tensor | None) -> MergePlan:
+    """What :func:`weigh` does by default, in one launch."""
+    layout, given = chosen.layout, tokens if cosine is None else None
+    merge, unmerge, mass, near = fast.merge_weights(
+        given, cosine, layout.index, chosen.places, layout.mask, temperature, tokens.dtype
+    )
+    coverage = near.sum(-1) / layout.grid.tokens
+    return MergePlan(layout, chosen.places, merge, unmerge, mass.flatten(1), coverage, chosen.shared, fused=True)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from tomadiff.errors import SettingError, ShapeError, require_choice, require_co
 from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.plan import Destinations, MergePlan, repeat_to
-from tomadiff.select import SELECTORS, Selector, random
+from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.weights import Logits, Unmerge, choose_destinations, weigh
 
 
@@ -34,6 +34,8 @@ class ToMA(Method):
         logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
+        kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
+            ``"triton"`` insists on them, ``"torch"`` does without.
     """
 
     _: KW_ONLY
@@ -43,6 +45,7 @@ class ToMA(Method):
     logits: Logits = "cosine"
     unmerge: Unmerge = "transpose"
     selector: str | Selector = "facility_location"
+    kernels: Choice = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +58,16 @@ class ToMA(Method):
         require_choice("unmerge", self.unmerge, ("transpose", "pseudo-inverse"))
         if not callable(self.selector):
             require_choice("selector", self.selector, tuple(SELECTORS))
+        require_choice("kernels", self.kernels, ("auto", "triton", "torch"))
+        self._require_kernels()
+
+    def _require_kernels(self) -> None:
+        """Who insists on kernels hears at once of a setting that has none."""
+        made_for = {"selector": "facility_location", "logits": "cosine", "unmerge": "transpose"}
+        others = [name for name, value in made_for.items() if getattr(self, name) != value]
+        if self.kernels == "triton" and others:
+            given = f"{others[0]}={getattr(self, others[0])!r}"
+            raise SettingError(f"There is no kernel for {given}; leave out kernels='triton', or the other setting.")
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
@@ -107,6 +120,8 @@ class ToMA(Method):
     def _selector(self, generator: torch.Generator | None) -> Selector:
         if self.selector == "random":
             return partial(random, generator=generator or torch.Generator().manual_seed(self.seed))
+        if self.selector == "facility_location":
+            return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]
 
     def reweigh(self, plan: MergePlan, tokens: Tensor, *, depth: float = 1.0) -> MergePlan:  # noqa: ARG002
@@ -117,7 +132,7 @@ class ToMA(Method):
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> MergePlan:
-        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine)
+        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine, self.kernels)
 
 
 def _require_regions(name: str, regions: object) -> None:

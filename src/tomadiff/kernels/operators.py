@@ -1,0 +1,187 @@
+"""The kernels as operators of torch: with fakes, so that compiled code can pass through, and with gradients.
+
+Nothing here needs Triton until an operator is called on real tensors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from tomadiff.errors import SettingError, ShapeError
+from tomadiff.kernels import gradients
+
+
+# ---------------------------------------------------------------------------------------------- facility_location
+@custom_op("tomadiff::facility_location", mutates_args=())
+def facility_location(similarity: Tensor, count: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Greedy facility location, as ``select.greedy(FacilityLocation(), …)``, all choices in one launch.
+
+    Args:
+        similarity: ``(M, L, L)``, non-negative and finite; float32 inside.
+        count: destinations per region.
+        mask: ``(M, L)`` true for tokens that may be chosen; others come last, by index.
+
+    Returns:
+        ``indices`` ``(M, count)``, ``gains`` ``(M, count)`` and ``best`` ``(M, L)`` of a ``select.Selection``. Gains
+        are summed in another order than torch does, so of two tokens that differ by rounding alone either may win.
+    """
+    from tomadiff.kernels.programs.facility_location import launch
+
+    length = similarity.shape[1]
+    if not 1 <= count <= length:
+        raise ShapeError(f"Asked for {count} destinations in regions of {length} tokens; choose 1 to {length}.")
+    return launch(similarity, count, mask)
+
+
+@facility_location.register_fake
+def _(similarity: Tensor, count: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+    regions, length = similarity.shape[:2]
+    return (
+        similarity.new_empty(regions, count, dtype=torch.long),
+        similarity.new_empty(regions, count, dtype=torch.float32),
+        similarity.new_empty(regions, length, dtype=torch.float32),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- merge_weights
+@custom_op("tomadiff::merge_weights", mutates_args=())
+def merge_weights(
+    tokens: Tensor | None,
+    cosine: Tensor | None,
+    index: Tensor,
+    places: Tensor,
+    mask: Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The matrices of a plan, as ``weights.weigh`` makes them by default: softmax of cosines, transposed to unmerge.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order; or ``None`` where cosines are given.
+        cosine: ``(B, R, k, L)`` between destinations and tokens, float32; or ``None``.
+        index: ``(R, L)`` raster index of every place.
+        places: ``(B, R, k)`` place of every destination in its region.
+        mask: ``(R, L)`` true for real tokens.
+        temperature: of the softmax.
+        dtype: of the matrices.
+
+    Returns:
+        ``merge`` ``(B, R, k, L)``, ``unmerge`` ``(B, R, L, k)``, ``mass`` ``(B, R, k)``, and ``near`` ``(B, R)``: how
+        like its nearest destination a token is (0 to 1), summed over the region's tokens.
+    """
+    from tomadiff.kernels.programs.merge_weights import launch
+
+    if (tokens is None) == (cosine is None):
+        raise SettingError("merge_weights takes either tokens or cosines, and not both.")
+    rows = None if tokens is None else _rows(tokens)
+    return launch(rows, cosine, index, places, mask, temperature, dtype)
+
+
+@merge_weights.register_fake
+def _(
+    tokens: Tensor | None,  # noqa: ARG001 - as the real one
+    cosine: Tensor | None,  # noqa: ARG001
+    index: Tensor,
+    places: Tensor,
+    mask: Tensor,  # noqa: ARG001
+    temperature: float,  # noqa: ARG001
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (samples, regions, kept), length = places.shape, index.shape[1]
+    return (
+        places.new_empty(samples, regions, kept, length, dtype=dtype),
+        places.new_empty(samples, regions, length, kept, dtype=dtype),
+        places.new_empty(samples, regions, kept, dtype=dtype),
+        places.new_empty(samples, regions, dtype=torch.float32),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- merge
+@custom_op("tomadiff::merge", mutates_args=())
+def merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
+    """Merge as ``MergePlan.merge`` does, reading tokens where they lie in raster order.
+
+    Args:
+        tokens: ``(B, N, C)``.
+        matrix: ``(b, R, k, L)``, of the same dtype; ``B`` is a multiple of ``b``.
+        index: ``(R, L)`` raster index of every place.
+
+    Returns:
+        ``(B, R·k, C)``.
+    """
+    from tomadiff.kernels.programs.merge import launch_merge
+
+    _require_match(tokens, matrix)
+    return launch_merge(_rows(tokens), matrix.contiguous(), index)
+
+
+@merge.register_fake
+def _(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001 - as the real one
+    return tokens.new_empty(tokens.shape[0], matrix.shape[1] * matrix.shape[2], tokens.shape[2])
+
+
+# ---------------------------------------------------------------------------------------------- unmerge_add
+@custom_op("tomadiff::unmerge_add", mutates_args=())
+def unmerge_add(
+    merged: Tensor,
+    matrix: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    count: int,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    """``residual + gate · unmerge(merged)`` as ``MergePlan.unmerge`` does, written in raster order.
+
+    Args:
+        merged: ``(B, R·k, C)``.
+        matrix: ``(b, R, L, k)``, of the same dtype; ``B`` is a multiple of ``b``.
+        index: ``(R, L)`` raster index of every place.
+        mask: ``(R, L)`` true for real tokens.
+        count: ``N``, tokens of the grid.
+        residual: ``(B, N, C)`` or ``None`` for nothing to add.
+        gate: ``(B, C)`` or ``None`` for 1.
+
+    Returns:
+        ``(B, N, C)``, rounded once: sums and products are float32.
+    """
+    from tomadiff.kernels.programs.merge import launch_unmerge_add
+
+    _require_match(merged, matrix)
+    if merged.shape[1] != matrix.shape[1] * matrix.shape[3]:
+        keeps = matrix.shape[1] * matrix.shape[3]
+        raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {keeps}.")
+    there = None if residual is None else _rows(residual)
+    strength = None if gate is None else gate.contiguous()
+    return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there, strength)
+
+
+@unmerge_add.register_fake
+def _(
+    merged: Tensor,
+    matrix: Tensor,  # noqa: ARG001 - as the real one
+    index: Tensor,  # noqa: ARG001
+    mask: Tensor,  # noqa: ARG001
+    count: int,
+    residual: Tensor | None,  # noqa: ARG001
+    gate: Tensor | None,  # noqa: ARG001
+) -> Tensor:
+    return merged.new_empty(merged.shape[0], count, merged.shape[2])
+
+
+merge.register_autograd(gradients.of_merge, setup_context=gradients.keep_for_merge)
+unmerge_add.register_autograd(gradients.of_unmerge_add, setup_context=gradients.keep_for_unmerge_add)
+
+
+def _rows(tokens: Tensor) -> Tensor:
+    """Tokens whose channels lie side by side; samples and tokens may have any distance."""
+    return tokens if tokens.stride(-1) == 1 else tokens.contiguous()
+
+
+def _require_match(tokens: Tensor, matrix: Tensor) -> None:
+    if tokens.dtype != matrix.dtype:
+        raise ShapeError(f"Tokens are {tokens.dtype} and the plan is {matrix.dtype}; plan.to(dtype=…) changes it.")
+    if tokens.shape[0] % matrix.shape[0]:
+        raise ShapeError(f"A plan for {matrix.shape[0]} samples cannot serve a batch of {tokens.shape[0]}.")

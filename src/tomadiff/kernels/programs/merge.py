@@ -1,0 +1,194 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+# Triton reads annotations of compiled functions as its own types, so these functions have none.
+"""``merge`` and ``unmerge_add``: small matrix products that fetch and place tokens in raster order themselves.
+
+One program makes ``ROWS`` × ``CHANNELS`` numbers of one region of one sample. Tokens are never copied into region order
+and back: ``merge`` reads them where they lie, ``unmerge_add`` writes them where they belong, and adds what is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def merge(
+    tokens,
+    matrix,
+    index,
+    merged,
+    regions,
+    length,
+    kept,
+    channels,
+    samples_of_matrix,
+    sample_stride,
+    token_stride,
+    ROWS: tl.constexpr,
+    INNER: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """``merged[b, r·kept + i] = Σ_l matrix[b, r, i, l] · tokens[b, index[r, l]]``."""
+    group = tl.program_id(0).to(tl.int64)
+    sample, region = group // regions, group % regions
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    matrix += (sample % samples_of_matrix * regions + region) * kept * length
+    tokens += sample * sample_stride
+    total = tl.zeros([ROWS, CHANNELS], tl.float32)
+    for start in range(0, length, INNER):
+        place = start + tl.arange(0, INNER)
+        raster = tl.load(index + region * length + place, place < length, 0)
+        rows = tokens + raster[:, None] * token_stride
+        total = _add_product(total, matrix, row, place, kept, length, rows, channel, channels, PRECISION)
+    target = merged + (group * kept + row)[:, None] * channels + channel[None, :]
+    inside = (row < kept)[:, None] & (channel < channels)[None, :]
+    tl.store(target, total.to(merged.dtype.element_ty), inside)
+
+
+@triton.jit
+def unmerge_add(
+    merged,
+    matrix,
+    index,
+    mask,
+    residual,
+    gate,
+    tokens,
+    regions,
+    length,
+    kept,
+    channels,
+    samples_of_matrix,
+    merged_stride,
+    merged_token_stride,
+    sample_stride,
+    token_stride,
+    gate_stride,
+    count,
+    WITH_RESIDUAL: tl.constexpr,
+    WITH_GATE: tl.constexpr,
+    ROWS: tl.constexpr,
+    INNER: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """``tokens[b, index[r, l]] = residual[…] + gate[b] · Σ_i matrix[b, r, l, i] · merged[b, r·kept + i]``."""
+    group = tl.program_id(0).to(tl.int64)
+    sample, region = group // regions, group % regions
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    matrix += (sample % samples_of_matrix * regions + region) * kept * length
+    merged += sample * merged_stride + region * kept * merged_token_stride
+    total = tl.zeros([ROWS, CHANNELS], tl.float32)
+    for start in range(0, kept, INNER):
+        place = start + tl.arange(0, INNER)
+        rows = merged + place[:, None] * merged_token_stride
+        total = _add_product(total, matrix, row, place, length, kept, rows, channel, channels, PRECISION)
+    real = tl.load(mask + region * length + row, row < length, 0) != 0  # padding has no place in raster order
+    raster = tl.load(index + region * length + row, real, 0)
+    inside = real[:, None] & (channel < channels)[None, :]
+    if WITH_GATE:
+        strength = tl.load(gate + sample * gate_stride + channel, channel < channels, 0.0)
+        total *= strength.to(tl.float32)[None, :]
+    if WITH_RESIDUAL:
+        there = residual + sample * sample_stride + raster[:, None] * token_stride + channel[None, :]
+        total += tl.load(there, inside, 0.0).to(tl.float32)
+    target = tokens + (sample * count + raster)[:, None] * channels + channel[None, :]
+    tl.store(target, total.to(tokens.dtype.element_ty), inside)
+
+
+@triton.jit
+def _add_product(total, matrix, row, inner, rows, length, tokens, channel, channels, PRECISION: tl.constexpr):
+    """Add to ``total`` one block of a ``(rows, length)`` matrix times the tokens at the pointers ``tokens``."""
+    weigh = (row < rows)[:, None] & (inner < length)[None, :]
+    weights = tl.load(matrix + row[:, None] * length + inner[None, :], weigh, 0.0)
+    here = (inner < length)[:, None] & (channel < channels)[None, :]
+    return tl.dot(weights, tl.load(tokens + channel[None, :], here, 0.0), total, input_precision=PRECISION)
+
+
+def tuning(rows: int, inner: int, element_size: int) -> dict[str, int]:
+    """The sizes a ``(rows, inner)`` matrix is compiled for; 16 is the least that a matrix unit takes."""
+    high, deep = (min(64, max(16, triton.next_power_of_2(size))) for size in (rows, inner))
+    if element_size == 4:  # exact float32 products need their operands in registers: smaller blocks
+        return {"ROWS": high, "INNER": 16, "CHANNELS": 32, "num_warps": 4}
+    return {"ROWS": high, "INNER": deep, "CHANNELS": 64, "num_warps": 4}
+
+
+def launch_merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
+    """See :func:`tomadiff.kernels.merge`."""
+    (samples_of_matrix, regions, kept, length), (samples, _, channels) = matrix.shape, tokens.shape
+    merged = tokens.new_empty(samples, regions * kept, channels)
+    sizes = tuning(kept, length, tokens.element_size())
+    merge[_grid(samples * regions, channels, kept, sizes)](
+        tokens,
+        matrix,
+        index,
+        merged,
+        regions,
+        length,
+        kept,
+        channels,
+        samples_of_matrix,
+        tokens.stride(0),
+        tokens.stride(1),
+        PRECISION=_precision(),
+        **sizes,
+    )
+    return merged
+
+
+def launch_unmerge_add(
+    merged: Tensor,
+    matrix: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    count: int,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    """See :func:`tomadiff.kernels.unmerge_add`."""
+    (samples_of_matrix, regions, length, kept), (samples, _, channels) = matrix.shape, merged.shape
+    tokens = merged.new_empty(samples, count, channels)
+    sizes = tuning(length, kept, merged.element_size())
+    there = tokens if residual is None else residual
+    unmerge_add[_grid(samples * regions, channels, length, sizes)](
+        merged,
+        matrix,
+        index,
+        mask,
+        there,  # absent ones are never read
+        tokens if gate is None else gate,
+        tokens,
+        regions,
+        length,
+        kept,
+        channels,
+        samples_of_matrix,
+        merged.stride(0),
+        merged.stride(1),
+        there.stride(0),
+        there.stride(1),
+        0 if gate is None else gate.stride(0),
+        count,
+        WITH_RESIDUAL=residual is not None,
+        WITH_GATE=gate is not None,
+        PRECISION=_precision(),
+        **sizes,
+    )
+    return tokens
+
+
+def _grid(groups: int, channels: int, rows: int, sizes: dict[str, int]) -> tuple[int, Any, Any]:
+    return groups, triton.cdiv(channels, sizes["CHANNELS"]), triton.cdiv(rows, sizes["ROWS"])
+
+
+def _precision() -> str:
+    """Products of float32 are as exact as torch's own."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

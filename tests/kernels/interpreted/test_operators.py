@@ -1,0 +1,51 @@
+"""The kernels as torch's operators, and all of them together."""
+
+import pytest
+import torch
+
+from tomadiff import Grid, Tiles, ToMA, kernels
+from tomadiff.select import cosines
+
+GRID, REGIONS = Grid(6, 7), Tiles(3)
+
+
+def test_operators_keep_torchs_rules() -> None:
+    tokens = torch.randn(2, GRID.tokens, 6)
+    plan = ToMA(0.5, regions=REGIONS, kernels="torch", temperature=0.1).plan(tokens, GRID)
+    layout, merged, gate = plan.layout, plan.merge(tokens), torch.randn(2, 6)
+    similarity, usable = cosines(layout.split(tokens).flatten(0, 1))
+    rows, real = layout.index, layout.mask
+    leaf, schema_and_fake = tokens.clone().requires_grad_(), ("test_schema", "test_faketensor")
+    all_rules = (*schema_and_fake, "test_autograd_registration", "test_aot_dispatch_dynamic")
+    checks = [
+        (kernels.facility_location, ((similarity + 1) / 2, 3, usable), schema_and_fake),
+        (kernels.merge_weights, (tokens, None, rows, plan.places, real, 0.1, torch.float32), schema_and_fake),
+        (kernels.merge, (leaf, plan.merge_matrix, rows), all_rules),
+        (kernels.unmerge_add, (merged, plan.unmerge_matrix, rows, real, GRID.tokens, leaf, gate), all_rules),
+    ]
+    for operator, given, rules in checks:
+        torch.library.opcheck(operator, given, test_utils=rules)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.1])
+def test_a_method_plans_the_same_with_kernels(temperature: float) -> None:
+    tokens = torch.randn(2, GRID.tokens, 12)
+    fast, slow = (
+        ToMA(0.5, regions=REGIONS, temperature=temperature, kernels=choice).plan(tokens, GRID)
+        for choice in ("triton", "torch")
+    )
+    assert fast.fused
+    assert torch.equal(fast.destinations, slow.destinations)
+    torch.testing.assert_close(fast.coverage, slow.coverage)
+    torch.testing.assert_close(fast.unmerge(fast.merge(tokens)), slow.unmerge(slow.merge(tokens)), rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_code_passes_through_in_one_graph() -> None:
+    tokens = torch.randn(1, GRID.tokens, 6)
+    plan = ToMA(0.5, regions=REGIONS, kernels="triton").plan(tokens, GRID)
+
+    def around(tokens: torch.Tensor) -> torch.Tensor:
+        return plan.unmerge_add(plan.merge(tokens) * 2, tokens)
+
+    compiled = torch.compile(around, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(tokens), around(tokens))
