@@ -133,10 +133,19 @@ class Watch:
             self._model._compiled_call_impl = self._compiled
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _untraced(function: Callable[..., None], *args: Any) -> None:
     """Behind a graph break the compiler would go on with us."""
-    function(*args)
+    _disabled()(function, *args)
+
+
+@functools.cache
+def _disabled() -> Callable[..., None]:
+    """Made at its first use: the decorator imports the compiler, which takes longer than the rest of this package."""
+
+    def call(function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+    return torch.compiler.disable(call)  # type: ignore[no-any-return]
 
 
 class EndOfPicture:

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
-import weakref
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tomadiff.adapters.calls import calls_to_wrap
-from tomadiff.adapters.family import Call, Family, Scene, Stack
+from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
-from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
+from tomadiff.inject import unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
+from tomadiff.patched import MARK, PatchedModel, merges_nothing
 from tomadiff.plan import Plan
-from tomadiff.pooled import pooled_op
-from tomadiff.report import LevelReport, ModelReport, Report
-from tomadiff.schedule import Clock, Schedule
-from tomadiff.sites import Dice, Moment, Planner, Site, Slot, merged_block, merged_op, planning_block
+from tomadiff.report import Report
+from tomadiff.schedule import Schedule
 
 logger = logging.getLogger("tomadiff")
 
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
-_MARK = "_tomadiff_patch"
-_FUNCTIONS = {
-    "block": merged_block,
-    "plan": planning_block,
-    "pooled": pooled_op,
-}  # what is injected by kind of site; ops: merged_op
 
 
 def apply(
@@ -61,7 +50,7 @@ def apply(
 def remove(target: Any) -> None:
     """Take whatever patch there is off a pipeline or model (or a copy of one)."""
     for _, model in _models(target):
-        old = unwrap(model).__dict__.get(_MARK)
+        old = unwrap(model).__dict__.get(MARK)
         if old is not None:
             old.take_off()
 
@@ -107,10 +96,6 @@ def _require_match(method: Method, family: Family) -> None:
         raise UnsupportedModelError(f"{type(method).__name__} does not work on {family.title}; it works on {titles}.")
 
 
-def _merges_nothing(method: Method, schedule: Schedule) -> bool:
-    return method.ratio == 0 and not schedule.ratio_from and not schedule.ratio_at_level
-
-
 class Patch:
     """Merging on a pipeline or model: a handle to report on it, change it, and take it off.
 
@@ -133,7 +118,7 @@ class Patch:
         self._warn_if_idle()
 
     def _warn_if_idle(self) -> None:
-        if _merges_nothing(self.method, self.schedule):
+        if merges_nothing(self.method, self.schedule):
             logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
 
     @property
@@ -171,6 +156,11 @@ class Patch:
         """What was merged so far, as data."""
         return Report(repr(self.method), repr(self.schedule), tuple(patched.report() for patched in self._models))
 
+    def plans(self) -> dict[str, Plan]:
+        """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""
+        slots = [slot for patched in self._models for slot in patched.slots]
+        return {slot.name: slot.planner.last for slot in slots if slot.planner.last is not None}
+
     def summary(self) -> str:
         """What was merged so far, as text."""
         return str(self.report())
@@ -184,254 +174,3 @@ class Patch:
     def __repr__(self) -> str:
         where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
         return f"Patch({'on' if self.active else 'removed from'} {where}: {self.method!r})"
-
-
-class Home:
-    """The pipeline a model lives in, if any; a copy of the model lives nowhere yet."""
-
-    def __init__(self, pipeline: Any = None) -> None:
-        self._pipeline = (lambda: None) if pipeline is None else weakref.ref(pipeline)
-
-    @property
-    def scheduler(self) -> Any:
-        """The pipeline's scheduler at this moment (it may be exchanged)."""
-        return getattr(self._pipeline(), "scheduler", None)
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Home:
-        return Home()
-
-
-class PatchedModel:
-    """One patched model: its slots and sites, and what happens before each of its calls."""
-
-    def __init__(self, name: str, model: nn.Module, pipeline: Any, method: Method, schedule: Schedule) -> None:
-        self.name, self.outer, self.model = name, model, unwrap(model)
-        self.method, self.schedule = method, schedule
-        self.family: Family = family_of(self.model)
-        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
-        self.slots: list[Slot] = []
-        self.sites: list[tuple[nn.Module, Site]] = []
-        self.depths: dict[str, int] = {}
-        self.scene: Scene | None = None
-        self.skipped = self.calls = 0
-        self.is_on = False
-        self._last_report: ModelReport | None = None
-        self._warned: set[str] = set()
-
-    # ------------------------------------------------------------------------------------------ on and off
-    def put_on(self) -> None:
-        """Inject every site; if anything goes wrong on the way, none."""
-        self._find_sites()
-        old = self.model.__dict__.get(_MARK)
-        if old is not None:
-            old.take_off()
-        self.is_on, self.calls = True, 0
-        self.model.__dict__[_MARK] = self
-        try:
-            for module, site in self.sites:
-                inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
-            self._watch = Watch(self.outer, self.before_call)
-            self._end = EndOfPicture(self.model, self.clock.begin)
-        except BaseException:
-            self.take_off()
-            raise
-
-    def take_off(self) -> None:
-        """Eject everything and drop all plans."""
-        if not self.is_on:
-            return
-        self.is_on = False
-        for module, _ in self.sites:
-            eject(module)
-        for ending in ("_watch", "_end"):
-            if ending in self.__dict__:
-                self.__dict__.pop(ending).stop()
-        self.model.__dict__.pop(_MARK, None)
-        for slot in self.slots:
-            slot.plan, slot.active = None, False
-            slot.planner.kept.clear()
-        self._last_report = self._described()
-        self.slots, self.sites, self.scene = [], [], None
-
-    def change(self, method: Method, schedule: Schedule) -> None:
-        """Go on with other settings; if those cannot work, with the old ones."""
-        old = self.method, self.schedule
-        self.take_off()
-        try:
-            self.method, self.schedule = method, schedule
-            self.put_on()
-        except BaseException:
-            self.method, self.schedule = old
-            self.put_on()
-            raise
-
-    def _find_sites(self) -> None:
-        """Walk the blocks in the order they run, and give each its slot and its sites."""
-        stacks = self.family.stacks(self.model)
-        blocks = [(stack, block) for stack in stacks for block in stack.blocks]
-        self.skipped = self._blocks_to_skip(len(blocks))
-        levels = {depth: level for level, depth in enumerate(sorted({stack.depth for stack in stacks if stack.blocks}))}
-        self._require_levels(len(levels))
-        self.slots, self.sites, self.depths = [], [], {}
-        known: dict[str, Slot] = {}
-        for place, (stack, module) in enumerate(blocks):
-            level = levels[stack.depth]
-            if place < self.skipped or (self.method.levels is not None and level not in self.method.levels):
-                continue
-            self._add_block(module, stack, level, place, len(blocks), known)
-        if not self.sites:
-            raise UnsupportedModelError(self._nothing_matched(len(blocks), len(levels)))
-
-    def _blocks_to_skip(self, total: int) -> int:
-        if self.method.skip is not None:
-            return self.method.skip
-        return round(self.family.skip * total)
-
-    def _require_levels(self, count: int) -> None:
-        beyond = [level for level in self.method.levels or () if level >= count]
-        if beyond and count:
-            raise SettingError(
-                f"levels={self.method.levels} is not possible: {type(self.model).__name__} has {count} levels with "
-                f"attention, numbered from 0 (the finest) to {count - 1}."
-            )
-
-    def _nothing_matched(self, blocks: int, levels: int) -> str:
-        return (
-            f"Nothing to merge in {type(self.model).__name__}: it has {blocks} transformer blocks on {levels} levels "
-            f"(levels={self.method.levels}, skip={self.skipped}). Choose levels below {levels} and skip fewer blocks. "
-            f"{describe_supported()}"
-        )
-
-    def _add_block(
-        self, module: nn.Module, stack: Stack, level: int, place: int, total: int, known: dict[str, Slot]
-    ) -> None:
-        described = self.family.block(module)
-        if described is None:
-            return
-        key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
-        for call in calls_to_wrap(module, described, self.method):
-            slot = known.get(key) or self._new_slot(key, level, stack.depth, place / total)
-            leads = key not in known
-            known[key] = slot
-            name = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, name, call.kind, leads, call.rotary, call.outputs, call.joint)
-            self.sites.append((call.module, site))
-
-    def _new_slot(self, key: str, level: int, depth: int, progress: float) -> Slot:
-        method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
-        slot = Slot(key, Planner(method, self.schedule, self.moment, level, progress))
-        slot.warn = self.warn_once
-        self.slots.append(slot)
-        self.depths[key] = depth
-        return slot
-
-    # ------------------------------------------------------------------------------------------ before a call
-    def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Read the step and the grids off a call of the model, and tell the slots."""
-        call = Call(self.model, args, kwargs)
-        self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
-        self.scene = self.family.scene(self.model, call)
-        trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
-        for slot in self.slots:
-            slot.trains = trains
-            self._tell(slot, call.image)
-        self.moment.passes = self._passes(call.image)
-        self.calls += 1
-
-    def _tell(self, slot: Slot, image: Tensor) -> None:
-        grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
-        tick = self.moment.tick
-        planner = slot.planner
-        planner.grid = grid
-        slot.tail = 0 if self.scene is None else self.scene.tail
-        if grid is None:
-            slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
-        slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
-        if slot.active:
-            slot.prepare(image.shape[0], self._dtype(image), image.device)
-
-    def _dtype(self, image: Tensor) -> torch.dtype:
-        """What hidden states will be in: autocast has the last word, then the model's own."""
-        kind = image.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
-        own = getattr(self.model, "dtype", None)
-        return own if isinstance(own, torch.dtype) and own.is_floating_point else image.dtype
-
-    def _passes(self, image: Tensor) -> int:
-        """How many guidance passes the batch stacks: they start from equal pictures.
-
-        Looked at only where destinations may be chosen anew, since comparing waits for the GPU.
-        """
-        if self.method.share != "prompt" or self.family.share is not None or image.shape[0] == 1:
-            return 1
-        if not any(self._may_select(slot, image.shape[0]) for slot in self.slots):
-            return self.moment.passes
-        for passes in (2, 3, 4):
-            if image.shape[0] % passes == 0:
-                parts = image.chunk(passes)
-                if all(torch.equal(parts[0], part) for part in parts[1:]):
-                    return passes
-        return 1
-
-    def _may_select(self, slot: Slot, batch: int) -> bool:
-        tick, planner, kept = self.moment.tick, slot.planner, slot.planner.kept.get(0)
-        if kept is None or planner.generation != tick.generation:
-            return True
-        if kept.key[:2] != (planner.grid, batch) or kept.key[-1] != planner.ratio():
-            return True
-        return tick.step - kept.selected_at >= self.schedule.destinations_every
-
-    def warn_once(self, reason: str) -> None:
-        """One warning per reason and patch."""
-        if reason not in self._warned:
-            self._warned.add(reason)
-            logger.warning("Some tokens of %s run unmerged: %s.", type(self.model).__name__, reason)
-
-    # ------------------------------------------------------------------------------------------ report
-    def report(self) -> ModelReport:
-        """What was merged so far; of a patch that was removed, what had been."""
-        return self._described() if self.is_on or self._last_report is None else self._last_report
-
-    def _described(self) -> ModelReport:
-        levels = tuple(self._level_report(slot) for slot in self.slots)
-        kind, family = type(self.model).__name__, self.family
-        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, self._why_idle())
-
-    def _why_idle(self) -> str:
-        if _merges_nothing(self.method, self.schedule):
-            return "the ratio is 0"
-        if not self.calls:
-            return "the model has not run yet"
-        if any(slot.bypassed for slot in self.slots):
-            return "every call ran unmerged"
-        return "no step so far was one to merge at"
-
-    def _level_report(self, slot: Slot) -> LevelReport:
-        planner, plan = slot.planner, slot.planner.last
-        return LevelReport(
-            name=slot.name,
-            level=planner.level,
-            grid=None if planner.grid is None else str(planner.grid),
-            tokens_before=None if plan is None else plan.tokens,
-            tokens_after=None if plan is None else plan.kept,
-            realised_ratio=0.0 if plan is None else plan.realised_ratio,
-            sites=sum(site.slot is slot for _, site in self.sites),
-            plans_made=planner.plans_made,
-            weights_made=planner.weights_made,
-            coverage=None if plan is None else _mean_coverage(plan),
-            bytes_held=_bytes_held(slot),
-            bypassed=dict(slot.bypassed),
-        )
-
-
-def _mean_coverage(plan: Plan) -> float:
-    """Not a number on the meta device, where plans have shapes alone."""
-    return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
-
-
-def _bytes_held(slot: Slot) -> int:
-    """Plans share tensors with each other, so each tensor counts once."""
-    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
-    tensors = {id(tensor): tensor for plan in plans for tensor in plan.state}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

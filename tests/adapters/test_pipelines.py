@@ -15,7 +15,7 @@ from tests import tiny
 from tests.adapters.contract import sites
 from tomadiff import Schedule, Tiles
 from tomadiff.report import LevelReport
-from tomadiff.sites import Slot
+from tomadiff.slots import Slot
 
 
 def levels(patch: tomadiff.Patch) -> tuple[LevelReport, ...]:

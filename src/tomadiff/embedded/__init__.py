@@ -66,7 +66,8 @@ def _load_judge(path: Path, dtype: Any) -> Any:
     import torch
     from transformers import CLIPModel
 
-    return CLIPModel.from_pretrained(path, local_files_only=True).to(dtype or torch.float32).eval()
+    judge: Any = CLIPModel.from_pretrained(path, local_files_only=True)
+    return judge.to(dtype or torch.float32).eval()
 
 
 def load_judge_processor() -> Any:

@@ -1,0 +1,245 @@
+"""Where sites share a plan, and who makes it.
+
+Compiled code sees only a :class:`Slot`'s plan (tensors of fixed shapes), a few flags and a handle. Everything that
+changes from step to step lives in the slot's :class:`Planner`, which runs outside of graphs: directly in eager mode, as
+an opaque operator inside compiled code.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tomadiff.grid import Grid
+from tomadiff.methods.base import Method
+from tomadiff.plan import Plan
+from tomadiff.schedule import Due, Schedule, Tick
+
+
+class Dice:
+    """Random numbers of a patch's own: the same ones for every picture, and the sampler's are left alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def restart(self) -> None:
+        """Begin again, for the next picture."""
+        self.generator.manual_seed(self.seed)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Dice:
+        return Dice(self.seed)
+
+
+@dataclass
+class Moment:
+    """What the root of a model was last called with; shared by all slots of one model.
+
+    Attributes:
+        tick: which picture, step and pass.
+        passes: guidance passes stacked in the batch.
+        tail: tokens behind the grid that stay as they are (reference images).
+        dice: where methods take random numbers from.
+    """
+
+    tick: Tick = field(default_factory=lambda: Tick(0, 0, 0))
+    passes: int = 1
+    tail: int = 0
+    dice: Dice = field(default_factory=lambda: Dice(0))
+
+    def move(self, tick: Tick) -> None:
+        """Go on to another call."""
+        if tick.generation != self.tick.generation:
+            self.dice.restart()
+        self.tick = tick
+
+
+@dataclass
+class Kept:
+    """A plan and when it was made, for one pass of the step."""
+
+    plan: Plan
+    key: tuple[Any, ...]
+    selected_at: int
+    weighed_at: int
+
+
+_LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
+
+
+class Planner:
+    """Makes and keeps the plans of one slot."""
+
+    def __init__(self, method: Method, schedule: Schedule, moment: Moment, level: int, depth: float = 1.0) -> None:
+        self.method, self.schedule, self.moment, self.level, self.depth = method, schedule, moment, level, depth
+        self.grid: Grid | None = None
+        self.kept: dict[int, Kept] = {}
+        self.generation = -1
+        self.plans_made = 0
+        self.weights_made = 0
+        self.last: Plan | None = None
+
+    def ratio(self) -> float:
+        """Share of tokens to remove now."""
+        tick = self.moment.tick
+        return self.schedule.ratio(self.method.ratio, tick.step, self.level, tick.total)
+
+    def current(self, tokens: Tensor) -> Plan:
+        """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due."""
+        assert self.grid is not None
+        tick = self.moment.tick
+        if tick.generation != self.generation:
+            self.kept.clear()
+            self.generation = tick.generation
+        key = (self.grid, tokens.shape[0], tokens.dtype, tokens.device, self.ratio())
+        image = tokens[:, : self.grid.tokens].detach()
+        turn = min(tick.turn, _LAST_TURN)
+        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), key, image)
+        self.last = self.kept[turn].plan
+        return self.last
+
+    def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], tokens: Tensor) -> Kept:
+        """Later passes of a step take the destinations of its first, and weigh them by their own tokens."""
+        tick = self.moment.tick
+        if tick.turn > 0 and first is not None and first.key == key:
+            if own is None or own.key != key or own.selected_at != first.selected_at:
+                return self._reweighed(first, tokens)
+        elif own is None or own.key != key:
+            return self._selected(key, tokens)
+        assert own is not None
+        due = self.schedule.due(tick.step, own.selected_at, own.weighed_at, tick.total)
+        if due is Due.SELECT and tick.turn == 0:
+            return self._selected(key, tokens)
+        return self._reweighed(own, tokens) if due in (Due.REWEIGH, Due.SELECT) else own
+
+    def _selected(self, key: tuple[Any, ...], tokens: Tensor) -> Kept:
+        assert self.grid is not None
+        self.plans_made += 1
+        passes = self.moment.passes if tokens.shape[0] % self.moment.passes == 0 else 1
+        dice = self.moment.dice.generator
+        plan = self.method.plan(tokens, self.grid, ratio=self.ratio(), passes=passes, generator=dice, depth=self.depth)
+        step = self.moment.tick.step
+        return Kept(plan, key, step, step)
+
+    def _reweighed(self, kept: Kept, tokens: Tensor) -> Kept:
+        self.weights_made += 1
+        plan = self.method.reweigh(kept.plan, tokens, depth=self.depth)
+        return Kept(plan, kept.key, kept.selected_at, self.moment.tick.step)
+
+
+class Slot:
+    """Where sites share a plan.
+
+    Attributes:
+        plan: the plan in use, renewed in place, so that compiled code keeps its graphs.
+        active: whether tokens merge at this step.
+        tail: tokens behind the grid that stay as they are.
+        batch: samples in the call.
+        trains: whether gradients of the model's weights are wanted.
+        planner: makes plans; never touched by compiled code.
+    """
+
+    def __init__(self, name: str, planner: Planner) -> None:
+        self.name = name
+        self.plan: Plan | None = None
+        self.active = False
+        self.tail = self.batch = 0
+        self.trains = False
+        self.planner = planner
+        self.bypassed: dict[str, int] = {}
+        self._renewed_for: Tick | None = None
+        self.warn: Callable[[str], None] = _say_nothing
+        self.handle = torch.tensor(next(_NUMBERS))
+        _SLOTS[int(self.handle)] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        """A copied model gets slots of its own, with handles of their own."""
+        twin = Slot(self.name, copy.deepcopy(self.planner, memo))
+        memo[id(self)] = twin
+        twin.active, twin.tail, twin.trains = self.active, self.tail, self.trains
+        twin.warn = copy.deepcopy(self.warn, memo)  # the voice of the copy's own patch
+        return twin
+
+    def prepare(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Have a plan of the right shapes at hand before compiled code asks for one."""
+        grid, ratio = self.planner.grid, self.planner.ratio()
+        assert grid is not None
+        key, self.batch = (grid, batch, dtype, device, ratio), batch
+        if self.__dict__.get("_prepared") != key:
+            blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
+            self.plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
+            self.plan.renew([tensor.clone() for tensor in self.plan.state])  # no views: compiled code guards on them
+            self._prepared = key
+
+    def renew(self, tokens: Tensor) -> None:
+        """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due."""
+        if torch.compiler.is_compiling():
+            assert self.plan is not None
+            self.plan.renew(renewed_state(tokens, self.handle, self.plan.state))
+            return
+        current = self.planner.current(tokens)
+        self._renewed_for = self.planner.moment.tick
+        if self.plan is None or not self.plan.fits(current):
+            self.plan = copy.copy(current)
+        else:
+            self.plan.renew(current.state)
+
+    def is_stale(self) -> bool:
+        """Whether nobody has looked yet, in this call of the model, if the plan is due."""
+        return self.plan is None or self._renewed_for is not self.planner.moment.tick
+
+    def note_bypass(self, where: str, reason: str) -> None:
+        """Count a call that ran unmerged, and say so the first time."""
+        key = f"{where}: {reason}"
+        self.bypassed[key] = self.bypassed.get(key, 0) + 1
+        self.warn(reason)
+
+    def expects(self, tokens: Tensor) -> bool:
+        """Whether these are all tokens ``(B, N + tail, C)`` of the call: a plan made from some would not fit others."""
+        grid = self.planner.grid
+        return grid is not None and tuple(tokens.shape[:-1]) == (self.batch, grid.tokens + self.tail)
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        """``(B, N + tail, C)`` → ``(B, K + tail, C)``."""
+        assert self.plan is not None
+        if not self.tail:
+            return self.plan.merge(tokens)
+        image = self.plan.tokens
+        return torch.cat([self.plan.merge(tokens[:, :image]), tokens[:, image:]], dim=1)
+
+    def unmerge(self, merged: Tensor) -> Tensor:
+        """``(B, K + tail, C)`` → ``(B, N + tail, C)``."""
+        assert self.plan is not None
+        if not self.tail:
+            return self.plan.unmerge(merged)
+        image = self.plan.kept
+        return torch.cat([self.plan.unmerge(merged[:, :image]), merged[:, image:]], dim=1)
+
+
+_NUMBERS = itertools.count()
+_SLOTS: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
+
+
+def _say_nothing(_: str) -> None:
+    """Until a patch lends its voice."""
+
+
+@torch.library.custom_op("tomadiff::renewed_state", mutates_args=())
+def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - for its fake
+    """The state of a slot's current plan, for compiled code: one opaque node, so that no step number enters a graph.
+
+    ``state`` tells the shapes; ``handle`` is a tensor, because a number would be compiled in.
+    """
+    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens).state]
+
+
+@renewed_state.register_fake
+def _(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - as the real one
+    return [torch.empty_like(tensor) for tensor in state]
