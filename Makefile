@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt torch -e ".[dev]"
 	@touch $@
 
-demo: $(STAMP) ## merge a picture's tokens and draw where they went (demo/merge_map.png)
+demo: $(STAMP) ## draw pictures with and without merging, and a page to compare them (demo/index.html)
 	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
 
 test: $(STAMP) ## run the tests and print the coverage of the core

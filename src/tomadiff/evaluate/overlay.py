@@ -1,0 +1,106 @@
+"""Pictures next to each other, and what merged laid over what was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from tomadiff.evaluate.figures import (
+    CAPTION,
+    FAINT,
+    GAP,
+    HEADING,
+    INK,
+    MARGIN,
+    PANEL,
+    PAPER,
+    borders,
+    clusters,
+    column,
+    write,
+)
+from tomadiff.plan import Plan
+
+LEGEND = "Above: tokens that merged away are veiled, those that stay are clear.  Below: outlines of what merged."
+_CELL, _SIDE, _TOP, _BELOW = 200, 170, 64, 26
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture and the plan its last step used."""
+
+    image: Image.Image
+    plan: Plan
+    title: str
+
+
+def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
+    """The unmerged picture beside merged ones: above, which tokens stay; below, where clusters meet."""
+    width = 2 * MARGIN + (len(drawn) + 1) * PANEL + len(drawn) * GAP
+    height = 2 * MARGIN + HEADING + 2 * PANEL + GAP + CAPTION
+    canvas = Image.new("RGB", (width, height), PAPER)
+    write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
+    grid = drawn[0].plan.grid
+    photo, note = _photo(unmerged), f"{grid.tokens} tokens ({grid.height} x {grid.width})"
+    column(canvas, 0, "unmerged", note, photo, _ruled(photo, grid.height, grid.width))
+    for place, one in enumerate(drawn, start=1):
+        note = f"{one.plan.kept} of {one.plan.tokens} tokens stay"
+        column(canvas, place, one.title, note, _veiled(one), _outlined(one))
+    return canvas
+
+
+def _photo(image: Image.Image) -> Image.Image:
+    return image.convert("RGB").resize((PANEL, PANEL), Image.Resampling.LANCZOS)
+
+
+def _veiled(one: Drawn) -> Image.Image:
+    """Merged-away tokens fade into the paper."""
+    gone = np.full(one.plan.grid.tokens, 200, np.uint8)
+    gone[one.plan.destinations[-1].cpu().numpy()] = 0
+    mask = Image.fromarray(gone.reshape(one.plan.grid.height, -1)).resize((PANEL, PANEL), Image.Resampling.NEAREST)
+    return Image.composite(Image.new("RGB", (PANEL, PANEL), PAPER), _photo(one.image), mask)
+
+
+def _outlined(one: Drawn) -> Image.Image:
+    """Light lines with a dark rim, to be seen on any colour."""
+    meets = borders(clusters(one.plan, one.plan.grid), PANEL)
+    line = meets.point(lambda value: 235 if value else 0)
+    rim = line.filter(ImageFilter.MaxFilter(3)).point(lambda value: 70 if value else 0)
+    panel = _photo(one.image)
+    panel.paste(INK, (0, 0), rim)
+    panel.paste(PAPER, (0, 0), line)
+    return panel
+
+
+def _ruled(photo: Image.Image, height: int, width: int) -> Image.Image:
+    """The token grid itself: every token on its own."""
+    panel = photo.copy()
+    panel.paste(PAPER, (0, 0), borders(np.arange(height * width).reshape(height, width), PANEL))
+    return panel
+
+
+def picture_grid(rows: Sequence[tuple[str, Sequence[Image.Image], Sequence[str]]], heads: Sequence[str]) -> Image.Image:
+    """Rows of pictures under headings; a row is its label, its pictures, and a note below each of them."""
+    size = (MARGIN * 2 + _SIDE + len(heads) * (_CELL + GAP), MARGIN + _TOP + len(rows) * (_CELL + _BELOW + GAP))
+    canvas = Image.new("RGB", size, PAPER)
+    for place, head in enumerate(heads):
+        write(canvas, (MARGIN + _SIDE + place * (_CELL + GAP), MARGIN + 8), head, INK, 24)
+    for line, (label, pictures, notes) in enumerate(rows):
+        top = MARGIN + _TOP + line * (_CELL + _BELOW + GAP)
+        _label(canvas, label, top)
+        for place, (picture, note) in enumerate(zip(pictures, notes, strict=True)):
+            left = MARGIN + _SIDE + place * (_CELL + GAP)
+            canvas.paste(picture.convert("RGB").resize((_CELL, _CELL), Image.Resampling.LANCZOS), (left, top))
+            write(canvas, (left, top + _CELL + 5), note, FAINT, 15)
+    return canvas
+
+
+def _label(canvas: Image.Image, text: str, top: int) -> None:
+    """A prompt in lines of a few words."""
+    from textwrap import wrap
+
+    for line, words in enumerate(wrap(text, 17)[:8]):
+        write(canvas, (MARGIN, top + line * 22), words, INK, 17)

@@ -1,0 +1,28 @@
+"use strict";
+// Pictures are in the page once, in the strip; the stage borrows their addresses. Texts go in as text, never as markup.
+for (const box of document.querySelectorAll("[data-compare]")) {
+  const stage = box.querySelector(".stage");
+  const [after, before] = stage.querySelectorAll("img");
+  const range = stage.querySelector("input");
+  const chosen = stage.querySelector(".chosen");
+  const source = box.querySelector(".strip .unmerged img");
+  const move = () => {
+    stage.style.setProperty("--cut", `${range.value}%`);
+    range.setAttribute("aria-valuetext", `${range.value} % unmerged, the rest merged`);
+  };
+  const pick = (radio) => {
+    const picture = radio.parentElement.querySelector("img");
+    after.src = picture.src;
+    after.alt = picture.alt;
+    chosen.textContent = radio.dataset.title;
+  };
+  before.src = source.src;
+  before.alt = source.alt;
+  for (const radio of box.querySelectorAll("input[type=radio]")) {
+    radio.addEventListener("change", () => pick(radio));
+    if (radio.checked) pick(radio);
+  }
+  range.addEventListener("input", move);
+  move();
+  stage.hidden = false;
+}

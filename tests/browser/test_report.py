@@ -1,0 +1,174 @@
+"""The report in a real browser: Debian's Chromium, headless."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.evaluate.drawn import NASTY, painted_run
+from tomadiff.commands.report import write
+from tomadiff.evaluate.figures import merge_map, merge_sample
+from tomadiff.evaluate.landscape import landscape
+from tomadiff.evaluate.report import Figure, tell
+from tomadiff.methods.toma import ToMA
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("chromium is not installed", allow_module_level=True)
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=120_000)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    first = painted_run(folder / "run", methods=("toma", "tomesd"))
+    second = painted_run(folder / "other", prompts=["a lake, " + "very " * 60 + "long"])
+    picture = landscape(64)
+    figure = Figure(
+        "What merged",
+        merge_map(picture, [merge_sample(picture, ToMA(0.5), side=16, repeats=1)]),
+    )
+    write(
+        tell([first.folder, second.folder]),
+        folder / "index.html",
+        "Before and after",
+        figures=[figure],
+    )
+    return folder / "index.html"
+
+
+class Opened:
+    """A page, and everything it complained about or asked for."""
+
+    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
+        self.context = browser.new_context(**settings)
+        self.page = self.context.new_page()
+        self.troubles: list[str] = []
+        self.requests: list[str] = []
+        self.page.on(
+            "console",
+            lambda message: self.troubles.append(f"{message.type}: {message.text}"),
+        )
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on(
+            "dialog",
+            lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()),
+        )
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+def cut(page: Any) -> float:
+    """Where the edge between the two pictures is, as a share of the stage."""
+    stage, edge = (page.locator(name).first.bounding_box() for name in (".stage", ".stage .edge"))
+    return float((edge["x"] + edge["width"] / 2 - stage["x"]) / stage["width"])
+
+
+def test_it_opens_quietly_and_all_pictures_load(browser: Any, page_file: Path) -> None:
+    with Opened(browser, page_file) as opened:
+        widths = opened.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
+        assert len(widths) == 2 * (7 + 2) + (4 + 2) + 1
+        assert all(width > 0 for width in widths)
+        assert all(url.startswith(("file:", "data:")) for url in opened.requests)
+        assert opened.troubles == []
+
+
+def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: Path) -> None:
+    with Opened(browser, page_file) as opened:
+        stage = opened.page.locator(".stage").first
+        stage.scroll_into_view_if_needed()
+        assert cut(opened.page) == pytest.approx(0.5, abs=0.02)
+        box = stage.bounding_box()
+        opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        opened.page.mouse.down()
+        opened.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2, steps=5)
+        opened.page.mouse.up()
+        assert cut(opened.page) == pytest.approx(0.2, abs=0.05)
+        slider = opened.page.get_by_role("slider").first
+        slider.focus()
+        before = int(slider.input_value())
+        for _ in range(5):
+            opened.page.keyboard.press("ArrowRight")
+        assert int(slider.input_value()) == before + 5
+        opened.page.keyboard.press("End")
+        assert cut(opened.page) == pytest.approx(1, abs=0.01)
+        assert opened.troubles == []
+
+
+def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_file: Path) -> None:
+    with Opened(browser, page_file) as opened:
+        after, chosen = (
+            opened.page.locator(".stage .after").first,
+            opened.page.locator(".chosen").first,
+        )
+        first = after.get_attribute("src")
+        assert chosen.inner_text() == "ToMA (tile), 50%"
+        opened.page.locator(".pair").first.locator("label").nth(5).click()
+        assert chosen.inner_text() == "ToMeSD, 75%"
+        assert after.get_attribute("src") != first
+        opened.page.keyboard.press("ArrowLeft")
+        assert chosen.inner_text() == "ToMeSD, 50%"
+
+
+def test_a_script_in_a_prompt_stays_text(browser: Any, page_file: Path) -> None:
+    with Opened(browser, page_file) as opened:
+        assert opened.page.title() == "Before and after"
+        assert opened.page.get_by_text("<script>document.title").count() >= 1
+        assert any(NASTY.split()[0] in text for text in opened.page.locator("h3").all_inner_texts())
+        assert opened.page.evaluate("document.scripts.length") == 1
+        assert opened.troubles == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_nothing_sticks_out_sideways(browser: Any, page_file: Path, width: int) -> None:
+    with Opened(browser, page_file, viewport={"width": width, "height": 800}) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_and_light_differ_and_both_can_be_read(browser: Any, page_file: Path) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        with Opened(browser, page_file, color_scheme=scheme) as opened:
+            style = "getComputedStyle(document.body)"
+            paper, ink = (opened.page.evaluate(f"{style}.{name}") for name in ("backgroundColor", "color"))
+            seen[scheme] = brightness(paper), brightness(ink)
+    assert seen["light"][0] - seen["light"][1] > 150
+    assert seen["dark"][1] - seen["dark"][0] > 150
+
+
+def brightness(colour: str) -> float:
+    """Mean of ``rgb(r, g, b)``."""
+    parts = [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    return sum(parts) / 3
+
+
+def test_without_scripts_all_pictures_are_still_there(browser: Any, page_file: Path) -> None:
+    with Opened(browser, page_file, java_script_enabled=False) as opened:
+        assert opened.page.locator(".strip img").first.is_visible()
+        assert not opened.page.locator(".stage").first.is_visible()

@@ -1,0 +1,95 @@
+"""Timing and counting: shares add up, counts are right, patches come off."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests import tiny
+from tests.evaluate.drawn import thin_sd15
+from tomadiff.evaluate.architectures import build, inputs
+from tomadiff.evaluate.generate import Variant
+from tomadiff.evaluate.latency import Measurement, contenders, measure
+from tomadiff.evaluate.ops import Cost, cost_of
+from tomadiff.evaluate.workloads import Picture, Step
+from tomadiff.methods.catalogue import named
+from tomadiff.patch import apply
+
+
+def test_operations_of_products_and_of_attention_on_the_cpu() -> None:
+    tokens, layer = torch.randn(1, 2, 64, 16), torch.nn.Linear(8, 4)
+    assert cost_of(lambda: F.scaled_dot_product_attention(tokens, tokens, tokens)).flops == 4 * 2 * 64 * 64 * 16
+    assert cost_of(lambda: layer(torch.ones(3, 8))).flops == 2 * 3 * 8 * 4
+
+
+def test_views_launch_nothing_and_bytes_are_freed() -> None:
+    given = torch.zeros(100)
+
+    def call() -> None:
+        one = given + 1
+        view = one.view(10, 10)
+        two = view * 2
+        del one, two, view
+        _ = given.t() + given
+
+    assert cost_of(call) == Cost(0, 3, 800)
+
+
+def test_costs_add_and_scale() -> None:
+    assert Cost(10, 4, 7).scaled(0.5) + Cost(1, 1, 9) == Cost(6, 3, 9)
+
+
+def test_spread_and_median() -> None:
+    one = Measurement("toma", "ToMA", 0.5, "step", (1.0, 2.0, 3.0, 4.0, 5.0), {}, 1.0, 0, 0, 0, 0)
+    assert (one.least, one.median, one.spread) == (1, 3, pytest.approx(2 / 3))
+    assert one.as_row()["seconds_median"] == 3
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    pipe = tiny.build("sdxl").pipe
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def test_pictures_are_measured_and_patches_come_off(pipe: Any) -> None:
+    workload = Picture(pipe, "tiny", {"height": 64, "width": 64, "num_inference_steps": 3})
+    field, refused = contenders(["toma"], [0.5], workload)
+    ticks: list[int] = []
+    base, merged = measure(workload, field, rounds=2, done=lambda: ticks.append(1))
+    assert (refused, len(ticks)) == ([], 2 * 3)
+    assert (base.method, base.speed_up, base.plan_bytes, len(base.seconds)) == (
+        "baseline",
+        1.0,
+        0,
+        2,
+    )
+    assert merged.flops < base.flops
+    assert merged.launches > base.launches
+    assert merged.plan_bytes > 0
+    assert not any("_tomadiff_patch" in module.__dict__ for module in pipe.unet.modules())
+
+
+def test_a_window_is_put_together_from_its_kinds_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    thin_sd15(monkeypatch)
+    model = build("sd15", "cpu", depth=1)
+    workload = Step(model, "sd15", inputs("sd15", 64, "cpu"))
+    method, schedule = named("toma", 0.5)
+    with apply(model, method, schedule=schedule) as patch:
+        parts = workload.parts(patch)
+    assert [(part.name, part.share) for part in parts] == [
+        ("selecting", 0.1),
+        ("plain", 0.8),
+        ("reweighing", 0.1),
+    ]
+    assert [part.share for part in workload.parts(None)] == [1.0]
+
+
+def test_a_method_that_cannot_work_is_left_out_with_a_reason() -> None:
+    flux = tiny.build("flux")
+    workload = Picture(flux.pipe, "tiny", flux.settings)
+    field, refused = contenders(["toma", "tomesd"], [0.25, 0.5], workload)
+    kept = {variant.method for variant in field}
+    assert Variant() in field
+    assert all(method in kept or any(line.startswith(method) for line in refused) for method in ("toma", "tomesd"))
