@@ -8,7 +8,7 @@ from training.compose import COLOUR_NAMES, SIZE, compose, draw, known_sprites, m
 from training.loop import Recipe, Trainer
 from training.paths import stage_dir
 
-RECIPE = Recipe("autoencoder", steps=1500, learning_rate=2e-3, ema_decay=0.99, save_every=100, report_every=100)
+RECIPE = Recipe("autoencoder", steps=1500, learning_rate=2e-3, ema_decay=0.99, report_every=100)
 CROP, CROP_STEPS, BATCH = 64, 1300, 16
 LATENT_NOISE = 0.1  # share of a latent's spread: the decoder learns to forgive a denoiser's errors
 

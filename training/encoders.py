@@ -13,7 +13,7 @@ from training.objects import COLOUR_NAMES, NAMES, PHRASINGS, caption
 from training.paths import stage_dir
 from training.text import clip_text, clip_tokenizer, t5_text, t5_tokenizer, token_ids
 
-RECIPE = Recipe("encoders", steps=500, learning_rate=2e-3, ema_decay=0.98, save_every=100, report_every=100)
+RECIPE = Recipe("encoders", steps=500, learning_rate=2e-3, ema_decay=0.98, report_every=100)
 BATCH, CODE = 48, 64  # one code for the object, one for the colour, side by side in 128 numbers
 
 

@@ -16,9 +16,10 @@ from training.pool import Pool
 from training.samples import PAIRS, glance, grid
 from training.text import LENGTH, clip_tokenizer, t5_tokenizer, token_ids
 
-RECIPE = Recipe("flux", steps=9000, learning_rate=1e-3, ema_decay=0.999, save_every=100, muon=True)
-SMALL_STEPS, GUIDED_FROM = 7000, 8000  # 256 tokens until here, then 1024; guidance baked in from there
-SMALL_BATCH, BATCH = 16, 8
+RECIPE = Recipe("flux", steps=14000, learning_rate=1e-3, ema_decay=0.998, report_every=500, muon=True)
+# Tokens per side, batch, and the step each begins at: global shape is learnt where it is cheap.
+GROWTH = ((0, 8, 32), (4000, 16, 16), (10000, 32, 8))
+FEW_UNTIL, GUIDED_FROM = 6000, 12500  # few objects until here; guidance is baked in from there
 HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=2.5, max_sequence_length=LENGTH)
 
@@ -52,6 +53,11 @@ def positions(side: int) -> torch.Tensor:
     axis = torch.arange(side) * step + (step - 1) / 2
     rows, columns = torch.meshgrid(axis, axis, indexing="ij")
     return torch.stack([torch.zeros_like(rows), rows, columns], -1).view(-1, 3)
+
+
+def growth_at(step: int) -> tuple[int, int]:
+    """Tokens per side and batch size of a step."""
+    return next((side, batch) for start, side, batch in reversed(GROWTH) if step >= start)
 
 
 class TextToTokens(nn.Module):
@@ -90,11 +96,11 @@ class Objective:
         return token_ids(self.tokenizers[0], captions), token_ids(self.tokenizers[1], captions)
 
     def __call__(self, step: int, generator: torch.Generator) -> torch.Tensor:
-        small = step < SMALL_STEPS
-        count = (SMALL_BATCH if small else BATCH) // workers.count()
-        latents, captions = self.pool.batch(count, generator)
+        side, batch = growth_at(step)
+        count = batch // workers.count()
+        latents, captions = self.pool.batch(count, generator, few=step < FEW_UNTIL)
         sigma = flow.noise_levels(count, generator)
-        noisy, velocity = flow.add_noise(pack(F.avg_pool2d(latents, 2) if small else latents), sigma, generator)
+        noisy, velocity = flow.add_noise(pack(F.avg_pool2d(latents, 32 // side)), sigma, generator)
         keep = flow.keep_captions(count, generator)
         captions = [text if kept else "" for text, kept in zip(captions, keep, strict=True)]
         guidance = torch.ones(count)
@@ -125,18 +131,18 @@ def pipeline(model: TextToTokens) -> FluxPipeline:
     return pipe
 
 
-def save_small_grid(objective: Objective, path: Path) -> None:
-    """Half-size pictures from 256 tokens, as trained on first: the pipeline itself always draws at full density."""
+def save_small_grid(objective: Objective, side: int, path: Path) -> None:
+    """Small pictures from few tokens, as trained on first: the pipeline itself always draws at full density."""
     prompts = [caption(name, colour) for name, colour in PAIRS]
     ids, untold = objective.ids(prompts), objective.ids([""] * len(prompts))
-    noise = torch.randn(len(prompts), 256, 16, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(len(prompts), side * side, 16, generator=torch.Generator().manual_seed(0))
     plain = torch.ones(len(prompts))
 
     def velocity(noisy: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         low, high = (objective.model(noisy, sigma, tokens, plain) for tokens in (untold, ids))
         return low + 2.5 * (high - low)
 
-    latents = F.pixel_shuffle(flow.euler(velocity, noise).transpose(1, 2).unflatten(2, (16, 16)), 2)
+    latents = F.pixel_shuffle(flow.euler(velocity, noise).transpose(1, 2).unflatten(2, (side, side)), 2)
     pixels = autoencoder.load().decode(latents).sample.clamp(-1, 1) / 2 + 0.5
     grid(pixels.permute(0, 2, 3, 1).numpy(), 8).save(path)
 
@@ -147,10 +153,11 @@ def train() -> None:
     objective = Objective(model)
 
     def report(trainer: Trainer) -> None:
-        if trainer.step <= SMALL_STEPS:
-            return save_small_grid(objective, trainer.folder / f"samples-{trainer.step:06d}.png")
-        settings = SETTINGS | dict(guidance_scale=1.0 if trainer.step < GUIDED_FROM else SETTINGS["guidance_scale"])
-        glance(pipeline(model), settings, trainer.folder / f"samples-{trainer.step:06d}.png")
+        side, _ = growth_at(trainer.step - 1)
+        path = trainer.folder / f"samples-{trainer.step:06d}.png"
+        if trainer.step < GUIDED_FROM:
+            return save_small_grid(objective, side, path)
+        glance(pipeline(model), SETTINGS, path)
 
     trainer = Trainer(model, RECIPE)
     trainer.run(objective, report)

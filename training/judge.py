@@ -10,7 +10,7 @@ from training.objects import COLOUR_NAMES, NAMES, caption
 from training.paths import stage_dir
 from training.text import clip_config, clip_tokenizer, token_ids
 
-RECIPE = Recipe("judge", steps=320, learning_rate=1e-3, ema_decay=0.99, save_every=100, report_every=100, muon=True)
+RECIPE = Recipe("judge", steps=320, learning_rate=1e-3, ema_decay=0.99, report_every=100, muon=True)
 BATCH, WIDTH = 96, 128
 
 

@@ -1,4 +1,4 @@
-"""One training loop for every stage: warm-up and cosine, EMA, a JSON-lines log, resumable checkpoints."""
+"""One training loop for every stage: warm-up and decay, EMA, a JSON-lines log, resumable checkpoints."""
 
 import json
 import math
@@ -20,25 +20,29 @@ Loss = Callable[[int, torch.Generator], torch.Tensor]
 
 @dataclass
 class Recipe:
-    """How one stage trains.  `steps` fixes the cosine, so a resumed run follows the same curve."""
+    """How one stage trains."""
 
     stage: str
     steps: int
     learning_rate: float = 1e-3
     warmup: int = 100
+    decay: float = 0.33
     ema_decay: float = 0.999
-    save_every: int = 200
+    save_every: int = 50
     report_every: int = 600
     muon: bool = False
     clip: float = 1.0
 
 
 def scale_at(step: int, recipe: Recipe) -> float:
-    """Learning-rate factor: linear warm-up, then cosine to 2 % of the peak."""
+    """Learning-rate factor: linear warm-up, constant, and a cosine to 2 % over the last third.
+
+    Constant in between, so that a run can be prolonged (raise `steps`) without a jump.
+    """
     if step < recipe.warmup:
         return (step + 1) / recipe.warmup
-    progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    remaining = (recipe.steps - step) / max(1.0, recipe.steps * recipe.decay)
+    return 0.02 + 0.98 * 0.5 * (1 - math.cos(math.pi * min(1.0, remaining)))
 
 
 def write_atomically(path: Path, state: dict) -> None:

@@ -40,16 +40,18 @@ def encode(vae: torch.nn.Module, pictures: Pictures) -> torch.Tensor:
 
 
 class Pool:
-    """Draws batches of (latents (batch, 4, 64, 64) fp32, captions) of some objects from the files `train` wrote."""
+    """Draws batches of (latents (batch, 4, 64, 64) fp32, captions) from the files `train` wrote."""
 
-    def __init__(self, names: tuple[str, ...] = FIRST) -> None:
+    def __init__(self) -> None:
         folder = stage_dir("pool")
         self.latents = np.load(folder / "latents.npy", mmap_mode="r")
         self.pairs = np.load(folder / "pairs.npy")
-        self.rows = np.flatnonzero(np.isin(self.pairs[:, 0], [NAMES.index(name) for name in names]))
+        self.first = np.flatnonzero(np.isin(self.pairs[:, 0], [NAMES.index(name) for name in FIRST]))
 
-    def batch(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, list[str]]:
-        rows = self.rows[torch.randint(len(self.rows), (count,), generator=generator).numpy()]
+    def batch(self, count: int, generator: torch.Generator, few: bool = False) -> tuple[torch.Tensor, list[str]]:
+        """Pictures of all objects, or of the few the denoisers learn first."""
+        among = self.first if few else np.arange(len(self.pairs))
+        rows = among[torch.randint(len(among), (count,), generator=generator).numpy()]
         phrasings = torch.randint(len(PHRASINGS), (count,), generator=generator).tolist()
         captions = [
             caption(NAMES[o], COLOUR_NAMES[c], p) for (o, c), p in zip(self.pairs[rows], phrasings, strict=True)

@@ -13,9 +13,12 @@ STAGES = {"autoencoder": 1, "judge": 1, "pool": 1, "encoders": 1, "sdxl": 2, "fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", default=list(STAGES), help=f"some of {', '.join(STAGES)}")
+    parser.add_argument("--workers", type=int, help="processes for the denoisers; 1 wastes least on a busy machine")
+    arguments = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for stage in parser.parse_args().stages:
-        launch(importlib.import_module(f"training.{stage}").train, STAGES[stage])
+    for stage in arguments.stages:
+        workers = min(STAGES[stage], arguments.workers or STAGES[stage])
+        launch(importlib.import_module(f"training.{stage}").train, workers)
 
 
 if __name__ == "__main__":

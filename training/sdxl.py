@@ -15,10 +15,8 @@ from training.pool import Pool
 from training.samples import glance
 from training.text import clip_tokenizer, token_ids
 
-RECIPE = Recipe(
-    "sdxl", steps=900, learning_rate=1e-3, warmup=50, ema_decay=0.995, save_every=100, report_every=200, muon=True
-)
-SMALL_BATCH, BATCH, GROW_AT = 8, 16, 800  # many small steps while the loss falls fast, larger ones to polish
+RECIPE = Recipe("sdxl", steps=1500, learning_rate=1e-3, warmup=50, ema_decay=0.995, report_every=200, muon=True)
+SMALL_BATCH, BATCH, GROW_AT = 8, 16, 3000  # few objects in many small steps until they are crisp, then all objects
 WIDTH_1, WIDTH_2, TIME_WIDTH = 64, 128, 16
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=3.0)
 
@@ -84,8 +82,9 @@ def train() -> None:
     model, pool, tokenizer = TextToLatent(), Pool(), clip_tokenizer()
 
     def loss(step: int, generator: torch.Generator) -> torch.Tensor:
-        count = (SMALL_BATCH if step < GROW_AT else BATCH) // workers.count()
-        latents, captions = pool.batch(count, generator)
+        few = step < GROW_AT
+        count = (SMALL_BATCH if few else BATCH) // workers.count()
+        latents, captions = pool.batch(count, generator, few)
         sigma = flow.noise_levels(count, generator)
         noisy, velocity = flow.add_noise(latents, sigma, generator)
         drawn = model(noisy, sigma, token_ids(tokenizer, captions), flow.keep_captions(count, generator))

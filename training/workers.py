@@ -16,7 +16,7 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), 
 def launch(task: Callable[[], None], workers: int) -> None:
     """Run `task` in `workers` processes that average their gradients; in this process if there is but one."""
     if workers == 1:
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
         return task()
     os.environ.update(KEEP_MEMORY)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ from diffusers import FluxPipeline
 from torch import nn
 
 from training import compose, encoders, flow, flux, objects, text
-from training.loop import Recipe, Trainer
+from training.loop import Recipe, Trainer, scale_at
 from training.optimizer import orthogonal
 
 
@@ -58,6 +58,18 @@ def test_positions_match_the_pipeline_and_a_small_grid_spans_the_same_square():
     ids = FluxPipeline._prepare_latent_image_ids(1, 32, 32, "cpu", torch.float32)
     assert torch.equal(flux.positions(32), ids)
     assert torch.equal(flux.positions(16).mean(0), ids.mean(0))
+
+
+def test_the_learning_rate_rises_stays_and_falls():
+    recipe = Recipe("any", steps=1000, warmup=10, decay=0.3)
+    rates = [scale_at(step, recipe) for step in (0, 10, 690, 850, 1000)]
+    assert rates == pytest.approx([0.1, 1.0, 1.0, 0.51, 0.02])
+
+
+def test_the_transformer_grows_to_the_full_grid():
+    sides = [flux.growth_at(step)[0] for step in range(flux.RECIPE.steps)]
+    assert sides == sorted(sides)
+    assert sides[0] < sides[-1] == 32
 
 
 def test_orthogonal_brings_singular_values_near_one():
