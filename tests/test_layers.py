@@ -24,17 +24,20 @@ ROWS = (
     ("weights", "matching"),
     ("schedule", "inject"),
     ("methods",),
+    ("slots",),
     ("sites",),
     ("pooled",),
     ("adapters",),
     ("cost",),
     ("report",),
+    ("patched",),
     ("patch",),
     ("embedded",),
     ("evaluate",),
     ("__init__",),
     ("doctor",),
     ("web",),
+    ("commands",),
     ("cli",),
     ("__main__",),
 )
@@ -43,14 +46,15 @@ ONLY = {"kernels": {"errors"}, "inject": {"errors"}}  # all that these rooms may
 GUESTS = {"kernels": {"select", "plan", "weights"}}  # all that may import these rooms
 EXTRAS_ROOMS = {"web"}  # needs an extra: never imported at the top of a file
 # `import tomadiff` must be quick and need no extra, so the front door opens onto these only from inside a function.
-BEHIND_THE_DOOR = {"embedded", "evaluate", "doctor", "web", "cli"}
+BEHIND_THE_DOOR = {"embedded", "evaluate", "doctor", "web", "commands", "cli"}
 
-TOP = {"embedded", "evaluate", "doctor", "cli", "web"}
+TOP = {"embedded", "evaluate", "doctor", "commands", "cli", "web"}
 PARTIES = {  # third parties and the rooms that may import them; torch is for all
     "triton": {"kernels"},
     "diffusers": TOP | {"adapters"},
     "transformers": TOP | {"adapters"},
     "accelerate": TOP,
+    "huggingface_hub": {"evaluate"},
     "safetensors": TOP,
     "numpy": TOP,
     "PIL": TOP,
@@ -59,12 +63,13 @@ PARTIES = {  # third parties and the rooms that may import them; torch is for al
     "skimage": {"evaluate"},
     "torchmetrics": {"evaluate"},
     "gradio": {"web"},
-    "typer": {"cli"},
-    "rich": {"cli", "evaluate"},
+    "typer": {"cli", "commands"},
+    "rich": {"cli", "commands", "evaluate"},
 }
 LATE = {  # only inside functions: not everyone has them, or they are slow to import
-    "diffusers": {"adapters", "evaluate", "doctor", "cli", "web"},
-    "transformers": {"adapters", "evaluate", "doctor", "cli", "web"},
+    "diffusers": {"adapters", "evaluate", "doctor", "commands", "cli", "web"},
+    "transformers": {"adapters", "evaluate", "doctor", "commands", "cli", "web"},
+    "huggingface_hub": {"evaluate"},
     "matplotlib": {"evaluate"},
     "scipy": {"evaluate"},
     "skimage": {"evaluate"},

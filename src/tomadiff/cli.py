@@ -1,19 +1,26 @@
 """The ``tomadiff`` command."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import tomadiff
-from tomadiff.evaluate.figures import MergeSample, merge_map, merge_sample
-from tomadiff.evaluate.landscape import landscape
+from tomadiff.commands.bench import bench
+from tomadiff.commands.demo import demo
+from tomadiff.commands.errors import Commands
+from tomadiff.commands.eval import evaluate
+from tomadiff.commands.generate import generate
+from tomadiff.commands.inspect import inspect
+from tomadiff.commands.report import report
 
-app = typer.Typer(help="Token merging for diffusion models.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+app.command("demo")(demo)
+app.command("generate")(generate)
+app.command("bench")(bench)
+app.command("eval")(evaluate)
+app.command("report")(report)
+app.command("inspect")(inspect)
 
 
 def main() -> None:
@@ -32,8 +39,12 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="TOMADIFF_DEBUG", help="Show the traceback of an error.")
+    ] = False,
 ) -> None:
     """Token merging for diffusion models."""
+    del version, debug  # read by the callback, and where errors are told
 
 
 @app.command()
@@ -47,43 +58,6 @@ def doctor(
     typer.echo(json.dumps(findings.as_json(), indent=2, ensure_ascii=False) if as_json else str(findings))
     if not findings.healthy:
         raise typer.Exit(1)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder the picture is written to.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Which landscape to draw.")] = 7,
-    tile: Annotated[int, typer.Option(min=1, help="Side of the square regions, in tokens.")] = 4,
-) -> None:
-    """Merge the tokens of a landscape at three ratios and draw where they went."""
-    torch.set_num_threads(1)  # a plan's products are small: threads gain little, and lose much on a busy machine
-    picture = landscape(seed=seed)
-    regions = tomadiff.Tiles(tile)
-    samples = [merge_sample(picture, tomadiff.ToMA(ratio=ratio, regions=regions)) for ratio in (0.25, 0.5, 0.75)]
-    path = out / "merge_map.png"
-    out.mkdir(parents=True, exist_ok=True)
-    merge_map(picture, samples).save(path, optimize=True)
-    console = Console()
-    console.print(_table(samples))
-    console.print(f"The merge map is in [bold]{path}[/bold]")
-
-
-def _table(samples: list[MergeSample]) -> Table:
-    """What each ratio did to the tokens and to the picture."""
-    table = Table(title=f"ToMA on a picture of {samples[0].grid} tokens", title_justify="left")
-    for heading in ("merged", "tokens before", "after", "coverage", "picture", "plan, 1 thread"):
-        table.add_column(heading, justify="right")
-    for sample in samples:
-        coverage = f"{sample.plan.coverage.mean().item():.4f}"
-        sizes = (str(sample.grid.tokens), str(sample.kept))
-        table.add_row(
-            f"{sample.plan.realised_ratio:.0%}",
-            *sizes,
-            coverage,
-            f"{sample.psnr:.1f} dB",
-            f"{sample.milliseconds:.1f} ms",
-        )
-    return table
 
 
 if __name__ == "__main__":
