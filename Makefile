@@ -35,7 +35,7 @@ demo: $(STAMP) ## draw pictures with and without merging, and a page to compare 
 	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
 
 test: $(STAMP) ## run the tests and print the coverage of the core
-	@HF_HUB_OFFLINE=1 $(PY) -m pytest --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 	@$(PY) -m ruff check .

@@ -42,7 +42,7 @@ def test_what_merging_breaks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     (plan, applied, removed, *_) = doctor.self_test()
     assert (plan.passed, applied.passed, removed.passed) == (True, False, False)
     monkeypatch.undo()
-    monkeypatch.setattr("tomadiff.patch.eject", lambda _: None)
+    monkeypatch.setattr("tomadiff.patched.eject", lambda _: None)
     assert [check.passed for check in doctor.self_test()[:3]] == [True, True, False]
 
 
