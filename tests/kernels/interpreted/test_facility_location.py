@@ -57,6 +57,7 @@ def test_masked_tokens_come_last_and_by_index(length: int) -> None:
     mask = torch.zeros(2, length, dtype=torch.bool)
     mask[0, [3, 7]] = True  # region 1 has no usable token at all
     assert_equal(similarity_of(torch.randn(2, length, 8)), 5, mask)
+    assert_equal(torch.rand(2, length, length), 5, mask)  # here a masked token may be more like another than itself
 
 
 def test_every_token_can_be_chosen_and_none_twice() -> None:
