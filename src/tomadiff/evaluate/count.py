@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from tomadiff.evaluate.ops import flop_counter
 from tomadiff.grid import Grid
 from tomadiff.methods.base import Method
 from tomadiff.methods.tomesd import ToMeSD
@@ -58,7 +58,7 @@ class Count:
 
 def count(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     """Operations of ``model(**inputs)``; a multiply-add is two."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), flop_counter() as counter:
         model(**inputs)
     return int(counter.get_total_flops())
 
@@ -94,9 +94,9 @@ def _metered(method: Method, spent: Counter[Due]) -> Method:
     kind = type(method)
 
     def plan(self: Method, tokens: Tensor, grid: Grid, **settings: Any) -> Plan:
-        with FlopCounterMode(display=False) as selecting:
+        with flop_counter() as selecting:
             made = kind.plan(self, tokens, grid, **settings)
-        with FlopCounterMode(display=False) as reweighing:
+        with flop_counter() as reweighing:
             self.reweigh(made, tokens, depth=settings["depth"])
         spent[Due.SELECT] += selecting.get_total_flops()
         spent[Due.REWEIGH] += reweighing.get_total_flops()
