@@ -29,7 +29,7 @@ ROWS = (
     ("pooled",),
     ("adapters",),
     ("cost",),
-    ("report",),
+    ("report", "measured"),
     ("patched",),
     ("patch",),
     ("embedded",),

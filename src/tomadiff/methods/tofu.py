@@ -4,8 +4,9 @@ Choices that the paper leaves open, and how they are made here:
 
 - Matching is ToMeSD's, with its stride and random pattern.
 - Pruning keeps a destination as it is and drops the sources that would join it; unmerging copies, as after merging.
-- Depth: the first half of the blocks prunes (:attr:`ToFu.prune` is the share, or names the blocks); a measured set
-  comes from :func:`linearity`.
+- Depth: the first half of the blocks prunes (:attr:`ToFu.prune` is the share).
+- Linearity: :func:`tomadiff.measured.block_linearity` measures it per block, :func:`tomadiff.measured.share_to_prune`
+  turns it into that share: blocks prune up to the first that answers linearly enough.
 - MLERP gives the mean of the joined tokens the largest of their norms.
 """
 
