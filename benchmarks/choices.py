@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.machine import stamp
 from benchmarks.planning import GRID, RATIO, Job, picture_tokens, run_in_turn
 from tomadiff import MergePlan, Tiles, ToMA, Whole
-from tomadiff import plan as plan_room
+from tomadiff import weights as weights_room
 
 RESULTS = Path(__file__).parent / "results" / "choices.csv"
 
@@ -47,7 +47,7 @@ def choices() -> Iterator[Choice]:
     noise = torch.randn(picture.shape, generator=torch.Generator().manual_seed(0))
     for kind, tokens in (("picture", picture), ("independent", noise)):
         yield Choice("tiny weights", f"{kind}, zeroed", tile_plan(tokens), tokens)
-        with patch.object(plan_room, "_NEGLIGIBLE", 0.0):
+        with patch.object(weights_room, "_NEGLIGIBLE", 0.0):
             yield Choice("tiny weights", f"{kind}, kept", tile_plan(tokens), tokens)
     whole = ToMA(RATIO, regions=Tiles(8), attention_regions=Whole())
     yield Choice("attention", "Tiles(8)", tile_plan(picture), picture)

@@ -63,9 +63,7 @@ def eager_pictures(drawer: Tiny, **settings: Any) -> tuple[Tensor, Tensor]:
     with tomadiff.apply(drawer.pipe, 0.5, **settings) as patch:
         merged = draw(drawer)
         levels = patch.report().models[0].levels
-    assert all(
-        level.plans_made == STEPS // 10 for level in levels
-    )  # or "no recompilation" would mean little
+    assert all(level.plans_made == STEPS // 10 for level in levels)  # or "no recompilation" would mean little
     assert not torch.equal(unmerged, merged)
     return unmerged, merged
 
@@ -185,9 +183,7 @@ def test_applying_before_compiling_the_model_says_what_to_do(in_place: bool) -> 
         drawer.model.compile(fullgraph=True, backend=Backend())
     else:
         compile_whole(drawer, Backend())
-    with pytest.raises(
-        torch._dynamo.exc.Unsupported, match=r"tomadiff\.apply\(…\) after"
-    ):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"tomadiff\.apply\(…\) after"):
         drawer.draw()
 
 

@@ -47,12 +47,8 @@ def test_pipeline_merges_and_is_restored(name: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- defaults of the paper
-@pytest.mark.parametrize(
-    ("double", "single", "skipped"), [(2, 3, 1), (3, 9, 2), (19, 38, 10)]
-)
-def test_flux_skips_its_first_blocks_in_the_papers_proportion(
-    double: int, single: int, skipped: int
-) -> None:
+@pytest.mark.parametrize(("double", "single", "skipped"), [(2, 3, 1), (3, 9, 2), (19, 38, 10)])
+def test_flux_skips_its_first_blocks_in_the_papers_proportion(double: int, single: int, skipped: int) -> None:
     model = tiny.flux(double, single).model
     with tomadiff.apply(model, 0.5) as patch:
         assert patch.report().models[0].skipped_blocks == skipped
@@ -69,27 +65,20 @@ def test_flux_skips_its_first_blocks_in_the_papers_proportion(
         assert len(sites(model)) == single
 
 
-@pytest.mark.parametrize(
-    "name", ["sd15", "sdxl"]
-)  # schedulers without and with a step_index
+@pytest.mark.parametrize("name", ["sd15", "sdxl"])  # schedulers without and with a step_index
 def test_destinations_last_ten_steps_and_weights_five(name: str) -> None:
     one = tiny.build(name)
     with tomadiff.apply(one.pipe, 0.5) as patch:
         one.draw(num_inference_steps=20)
         assert made(patch) == [(2, 2), (2, 2)]
-        assert all(
-            slot.plan.layout is Tiles(4).layout(slot.plan.grid)
-            for slot in slots(one.model)
-        )
+        assert all(slot.plan.layout is Tiles(4).layout(slot.plan.grid) for slot in slots(one.model))
         one.draw(num_inference_steps=3)
         assert made(patch) == [(3, 2), (3, 2)]
 
 
 def test_another_schedule() -> None:
     one = tiny.build("sdxl")
-    with tomadiff.apply(
-        one.pipe, 0.5, schedule=Schedule(destinations_every=2, weights_every=1)
-    ) as patch:
+    with tomadiff.apply(one.pipe, 0.5, schedule=Schedule(destinations_every=2, weights_every=1)) as patch:
         one.draw(num_inference_steps=5)
         assert made(patch) == [(3, 2), (3, 2)]
 
@@ -99,9 +88,7 @@ def test_window_in_steps_and_in_shares_of_the_run() -> None:
         one = tiny.build("sdxl")
         seen: list[bool] = []
 
-        def watch(
-            _: Any, __: Any, module: Any = one.model, seen: list[bool] = seen
-        ) -> None:
+        def watch(_: Any, __: Any, module: Any = one.model, seen: list[bool] = seen) -> None:
             seen.append(slots(module)[0].active)
 
         with tomadiff.apply(one.pipe, 0.5, schedule=window):
@@ -133,9 +120,7 @@ def test_no_guidance_no_sharing() -> None:
     ("name", "settings"),
     [("flux", {"negative_prompt": "rain", "true_cfg_scale": 2.0}), ("wan", {})],
 )
-def test_separate_passes_share_destinations_and_not_weights(
-    name: str, settings: dict[str, Any]
-) -> None:
+def test_separate_passes_share_destinations_and_not_weights(name: str, settings: dict[str, Any]) -> None:
     one = tiny.build(name)
     with tomadiff.apply(one.pipe, 0.5) as patch:
         one.draw(num_inference_steps=12, **settings)
@@ -144,19 +129,13 @@ def test_separate_passes_share_destinations_and_not_weights(
         assert set(slot.planner.kept) == {0, 1}
         assert torch.equal(first.places, second.places)
         assert first is not second
-        if (
-            name == "flux"
-        ):  # the tokens that Wan plans from have not met the text yet: equal weights are right
+        if name == "flux":  # the tokens that Wan plans from have not met the text yet: equal weights are right
             assert not torch.equal(first.merge_matrix, second.merge_matrix)
-        assert made(patch) == [
-            (2, 1 + 3)
-        ]  # at steps 0 and 10; at 5, and by the second pass at 0, 5 and 10
+        assert made(patch) == [(2, 1 + 3)]  # at steps 0 and 10; at 5, and by the second pass at 0, 5 and 10
 
 
 # ---------------------------------------------------------------------------------------------- schedulers
-@pytest.mark.parametrize(
-    "bare", [False, True]
-)  # a bare model knows no scheduler, only that a picture is done
+@pytest.mark.parametrize("bare", [False, True])  # a bare model knows no scheduler, only that a picture is done
 @pytest.mark.parametrize("name", ["sd15", "sdxl", "flux"])
 def test_one_step_pictures_are_planned_one_by_one(name: str, bare: bool) -> None:
     one = tiny.build(name)
@@ -187,17 +166,11 @@ SCHEDULERS = (
 def test_every_kind_of_scheduler(kind: str) -> None:
     """A picture is the same whatever was drawn before it, and plans are made about as often as the steps say."""
     one = tiny.build("sd15")
-    one.pipe.scheduler = getattr(schedulers, kind).from_config(
-        one.pipe.scheduler.config
-    )
+    one.pipe.scheduler = getattr(schedulers, kind).from_config(one.pipe.scheduler.config)
     with tomadiff.apply(one.pipe, 0.5) as patch:
         first = one.draw(num_inference_steps=6)
         (plans, weights), _ = made(patch)
-        assert plans in (
-            (1, 2)
-            if kind in ("HeunDiscreteScheduler", "KDPM2DiscreteScheduler")
-            else (1,)
-        )
+        assert plans in ((1, 2) if kind in ("HeunDiscreteScheduler", "KDPM2DiscreteScheduler") else (1,))
         assert 1 <= weights <= 3
         one.draw(seed=5, num_inference_steps=6)
         assert torch.equal(one.draw(num_inference_steps=6), first)
@@ -227,21 +200,13 @@ def _mask() -> Tensor:
 
 def _controlled(one: tiny.Tiny) -> Any:
     torch.manual_seed(4)
-    controlnet = diffusers.ControlNetModel.from_unet(
-        one.pipe.unet, conditioning_channels=3
+    controlnet = diffusers.ControlNetModel.from_unet(one.pipe.unet, conditioning_channels=3)
+    controlnet.controlnet_cond_embedding = diffusers.models.controlnets.controlnet.ControlNetConditioningEmbedding(
+        8, block_out_channels=(8, 16)
     )
-    controlnet.controlnet_cond_embedding = (
-        diffusers.models.controlnets.controlnet.ControlNetConditioningEmbedding(
-            8, block_out_channels=(8, 16)
-        )
-    )
-    for convolution in (
-        controlnet.controlnet_down_blocks
-    ):  # zero when new: without this it would control nothing
+    for convolution in controlnet.controlnet_down_blocks:  # zero when new: without this it would control nothing
         nn.init.normal_(convolution.weight, std=0.2)
-    return diffusers.StableDiffusionXLControlNetPipeline.from_pipe(
-        one.pipe, controlnet=controlnet.eval()
-    )
+    return diffusers.StableDiffusionXLControlNetPipeline.from_pipe(one.pipe, controlnet=controlnet.eval())
 
 
 WAYS = {
