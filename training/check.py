@@ -1,6 +1,7 @@
 """Measure what the embedded models must hold, and print the figures: python -m training.check [sdxl flux]."""
 
 import argparse
+import itertools
 import json
 import random
 import time
@@ -12,7 +13,7 @@ from transformers import CLIPModel
 from tomadiff import embedded
 from training.autoencoder import psnr
 from training.compose import Pictures, compose, known_sprites
-from training.objects import COLOUR_NAMES, NAMES, caption, held_out_pairs
+from training.objects import COLOUR_NAMES, FIRST, NAMES, caption, held_out_pairs
 from training.paths import stage_dir
 from training.samples import draw_prompts
 from training.text import clip_tokenizer, token_ids
@@ -67,21 +68,21 @@ def check_autoencoder(pipe: torch.nn.Module) -> dict[str, float]:
     return dict(psnr_mean=values.mean().item(), psnr_min=values.min().item())
 
 
-def asked_pairs(count: int) -> list[Pair]:
-    """Every held-out pair once, then random pairs of all."""
-    chooser = random.Random(1)
-    pairs = sorted(held_out_pairs())
-    rest = [(name, colour) for name in NAMES for colour in COLOUR_NAMES if (name, colour) not in pairs]
-    return (pairs + chooser.sample(rest, count))[:count]
+def asked_pairs(count: int, names: tuple[str, ...]) -> list[Pair]:
+    """Every held-out pair of `names` once, then all their other pairs in random order, again and again."""
+    pairs = [(name, colour) for name in names for colour in COLOUR_NAMES]
+    hidden = [pair for pair in pairs if pair in held_out_pairs()]
+    rest = [pair for pair in pairs if pair not in held_out_pairs()]
+    random.Random(1).shuffle(rest)
+    return list(itertools.islice(itertools.chain(hidden, itertools.cycle(rest)), count))
 
 
-def check_pipeline(name: str, judge: CLIPModel, count: int) -> dict[str, float]:
+def check_pipeline(name: str, judge: CLIPModel, pairs: list[Pair]) -> dict[str, float]:
     """Judge accuracy on generated pictures, difference between seeds, and times."""
     started = time.time()
     pipe, settings = embedded.load(name), embedded.settings(name)
     loaded = time.time() - started
-    pairs = asked_pairs(count)
-    drawn = draw_prompts(pipe, settings, [caption(*pair) for pair in pairs], list(range(count)))
+    drawn = draw_prompts(pipe, settings, [caption(*pair) for pair in pairs], list(range(len(pairs))))
     hits = right_first(judge, torch.from_numpy(drawn).permute(0, 3, 1, 2) * 2 - 1, pairs)
     hidden = [hit for hit, pair in zip(hits, pairs, strict=True) if pair in held_out_pairs()]
     figures = dict(generated=float(np.mean(hits)), generated_held_out=float(np.mean(hidden)))
@@ -109,11 +110,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=[name for name in embedded.available() if name != "judge"])
     parser.add_argument("--count", type=int, default=200, help="generated pictures per pipeline")
+    parser.add_argument("--all", action="store_true", help="ask for all 48 objects, not only those learnt first")
     arguments = parser.parse_args()
+    pairs = asked_pairs(arguments.count, NAMES if arguments.all else FIRST)
     judge = embedded.load("judge")
     figures = {"judge": check_judge(judge)}
     for name in arguments.names:
-        figures[name] = check_pipeline(name, judge, arguments.count)
+        figures[name] = check_pipeline(name, judge, pairs)
     print(json.dumps(figures, indent=2))
     (stage_dir("check") / "figures.json").write_text(json.dumps(figures, indent=2))
 

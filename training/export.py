@@ -45,6 +45,12 @@ def export_grid(name: str) -> None:
     save_grid(embedded.load(name), embedded.settings(name), HERE / "samples" / f"emoji-{name}.png")
 
 
+def declare_float32(folder: Path) -> None:
+    """Weights are stored as half precision, but transformers must load them as float32, as diffusers does the rest."""
+    for path in folder.rglob("config.json"):
+        path.write_text(path.read_text().replace('"dtype": "float16"', '"dtype": "float32"'))
+
+
 def export(name: str) -> None:
     folder = EMBEDDED / f"emoji-{name}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -52,13 +58,15 @@ def export(name: str) -> None:
         export_judge(folder)
     else:
         export_pipeline(name, folder)
-        export_grid(name)
+    declare_float32(folder)
     shutil.copy(HERE / "cards" / f"emoji-{name}.md", folder / "README.md")
     files = [path for path in folder.rglob("*") if path.is_file()]
     for path in files:
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     size = sum(path.stat().st_size for path in files) / 1e6
     print(f"emoji-{name}: {size:.1f} MB in {folder}")
+    if name != "judge":
+        export_grid(name)
 
 
 def main() -> None:
