@@ -45,10 +45,14 @@ def export_grid(name: str) -> None:
     save_grid(embedded.load(name), embedded.settings(name), HERE / "samples" / f"emoji-{name}.png")
 
 
-def declare_float32(folder: Path) -> None:
-    """Weights are stored as half precision, but transformers must load them as float32, as diffusers does the rest."""
+def clean_configs(folder: Path) -> None:
+    """Drop where a part was loaded from; have halves loaded as float32, which transformers must be told."""
     for path in folder.rglob("config.json"):
-        path.write_text(path.read_text().replace('"dtype": "float16"', '"dtype": "float32"'))
+        config = json.loads(path.read_text())
+        config.pop("_name_or_path", None)
+        if "dtype" in config:
+            config["dtype"] = "float32"
+        path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def export(name: str) -> None:
@@ -58,7 +62,7 @@ def export(name: str) -> None:
         export_judge(folder)
     else:
         export_pipeline(name, folder)
-    declare_float32(folder)
+    clean_configs(folder)
     shutil.copy(HERE / "cards" / f"emoji-{name}.md", folder / "README.md")
     files = [path for path in folder.rglob("*") if path.is_file()]
     for path in files:

@@ -53,10 +53,11 @@ def load(name: str, dtype: Any = None) -> Any:
 
 
 def _load_pipeline(path: Path, dtype: Any) -> Any:
-    import torch
     from diffusers import DiffusionPipeline
 
-    pipe = DiffusionPipeline.from_pretrained(path, local_files_only=True).to(dtype or torch.float32)
+    pipe = DiffusionPipeline.from_pretrained(path, local_files_only=True)
+    if dtype is not None:
+        pipe.to(dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
