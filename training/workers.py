@@ -1,4 +1,4 @@
-"""Data-parallel training on CPU: one single-threaded process per core beats one process with many threads."""
+"""Data-parallel training on CPU: one single-threaded process per core, no barriers inside operations."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 # Keep freed memory in the process: by default glibc hands large blocks back to the kernel, and every step faults
-# all its pages in again (a tenth of the time).  Read at process start, so it holds for the workers.
+# all its pages in again.  Read at process start, so it holds for the workers.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_TOP_PAD_": str(1 << 28)}
 
 
