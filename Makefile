@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads behind anyone's back; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test lint format bench train clean
+.PHONY: help demo test oldest lint format bench train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ demo: $(STAMP) ## draw pictures with and without merging, and a page to compare 
 
 test: $(STAMP) ## run the tests and print the coverage of the core
 	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+
+oldest: ## hold every model family to its contract on the oldest diffusers that works (an environment of its own)
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
+		"torch==2.13.0" "diffusers==0.35.0" "transformers<5" accelerate pytest hypothesis -e .
+	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest tests/adapters/test_families.py
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 	@$(PY) -m ruff check .

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,19 +112,23 @@ def _unet(**config: Any) -> Any:
     return diffusers.UNet2DConditionModel(**common, **config).eval()
 
 
-def sd15() -> Tiny:
-    unet = _unet(
+def sd15_unet() -> Any:
+    """Attention at both levels."""
+    return _unet(
         block_out_channels=(16, 32),
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
         attention_head_dim=2,
         cross_attention_dim=WIDTH,
     )
+
+
+def sd15() -> Tiny:
     pipe = diffusers.StableDiffusionPipeline(
         vae=_vae(),
         text_encoder=_clip(),
         tokenizer=_clip_tokenizer(),
-        unet=unet,
+        unet=sd15_unet(),
         scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
@@ -132,9 +137,9 @@ def sd15() -> Tiny:
     return Tiny(pipe, {"height": 64, "width": 64})
 
 
-def sdxl() -> Tiny:
+def sdxl_unet() -> Any:
     """Like the real one: no attention at the top, stacks of different depth at the two levels below."""
-    unet = _unet(
+    return _unet(
         block_out_channels=(8, 16, 32),
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
@@ -146,22 +151,26 @@ def sdxl() -> Tiny:
         projection_class_embeddings_input_dim=6 * 8 + WIDTH,
         cross_attention_dim=2 * WIDTH,
     )
+
+
+def sdxl() -> Tiny:
     pipe = diffusers.StableDiffusionXLPipeline(
         vae=_vae(),
         text_encoder=_clip(),
         tokenizer=_clip_tokenizer(),
         text_encoder_2=_clip(projected=True, seed=1),
         tokenizer_2=_clip_tokenizer(),
-        unet=unet,
+        unet=sdxl_unet(),
         scheduler=diffusers.EulerDiscreteScheduler(steps_offset=1, timestep_spacing="leading"),
         add_watermarker=False,
     )
     return Tiny(pipe, {"height": 64, "width": 64})
 
 
-def flux(double: int = 2, single: int = 3) -> Tiny:
+def flux_transformer(double: int = 2, single: int = 3) -> Any:
+    """Joint and single blocks, guidance distilled."""
     torch.manual_seed(0)
-    transformer = diffusers.FluxTransformer2DModel(
+    return diffusers.FluxTransformer2DModel(
         patch_size=1,
         in_channels=16,
         num_layers=double,
@@ -173,6 +182,9 @@ def flux(double: int = 2, single: int = 3) -> Tiny:
         axes_dims_rope=(4, 6, 6),
         guidance_embeds=True,
     ).eval()
+
+
+def flux(double: int = 2, single: int = 3) -> Tiny:
     pipe = diffusers.FluxPipeline(
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
         vae=_vae(shifted=True),
@@ -180,15 +192,15 @@ def flux(double: int = 2, single: int = 3) -> Tiny:
         tokenizer=_clip_tokenizer(),
         text_encoder_2=_t5(),
         tokenizer_2=_t5_tokenizer(),
-        transformer=transformer,
+        transformer=flux_transformer(double, single),
     )
     return Tiny(pipe, {"height": 64, "width": 64, "max_sequence_length": 12})
 
 
-def sd3() -> Tiny:
+def sd3_transformer() -> Any:
     """Three blocks: one with dual attention, an ordinary one, and the last, which leaves the text alone."""
     torch.manual_seed(0)
-    transformer = diffusers.SD3Transformer2DModel(
+    return diffusers.SD3Transformer2DModel(
         sample_size=32,
         patch_size=2,
         in_channels=4,
@@ -203,8 +215,11 @@ def sd3() -> Tiny:
         qk_norm="rms_norm",
         dual_attention_layers=(0,),
     ).eval()
+
+
+def sd3() -> Tiny:
     pipe = diffusers.StableDiffusion3Pipeline(
-        transformer=transformer,
+        transformer=sd3_transformer(),
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
         vae=_vae(shifted=True),
         text_encoder=_clip(projected=True),
@@ -217,9 +232,10 @@ def sd3() -> Tiny:
     return Tiny(pipe, {"height": 64, "width": 64, "max_sequence_length": 12})
 
 
-def pixart() -> Tiny:
+def pixart_transformer() -> Any:
+    """Two blocks."""
     torch.manual_seed(0)
-    transformer = diffusers.PixArtTransformer2DModel(
+    return diffusers.PixArtTransformer2DModel(
         sample_size=16,
         num_layers=2,
         patch_size=2,
@@ -230,24 +246,24 @@ def pixart() -> Tiny:
         in_channels=4,
         out_channels=8,
     ).eval()
+
+
+def pixart() -> Tiny:
     pipe = diffusers.PixArtSigmaPipeline(
         tokenizer=_t5_tokenizer(),
         text_encoder=_t5(),
         vae=_vae(),
-        transformer=transformer,
+        transformer=pixart_transformer(),
         scheduler=diffusers.DDIMScheduler(),
     )
     plain = {"use_resolution_binning": False, "clean_caption": False, "max_sequence_length": 12}
     return Tiny(pipe, {"height": 64, "width": 64, **plain})
 
 
-def wan() -> Tiny:
+def wan_transformer() -> Any:
+    """Two blocks on video."""
     torch.manual_seed(0)
-    vae = diffusers.AutoencoderKLWan(
-        base_dim=3, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True]
-    ).eval()
-    torch.manual_seed(0)
-    transformer = diffusers.WanTransformer3DModel(
+    return diffusers.WanTransformer3DModel(
         patch_size=(1, 2, 2),
         num_attention_heads=2,
         attention_head_dim=12,
@@ -260,12 +276,19 @@ def wan() -> Tiny:
         cross_attn_norm=True,
         rope_max_seq_len=32,
     ).eval()
+
+
+def wan() -> Tiny:
+    torch.manual_seed(0)
+    vae = diffusers.AutoencoderKLWan(
+        base_dim=3, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True]
+    ).eval()
     pipe = diffusers.WanPipeline(
         tokenizer=_t5_tokenizer(),
         text_encoder=_t5(),
         vae=vae,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=7.0),
-        transformer=transformer,
+        transformer=wan_transformer(),
     )
     return Tiny(pipe, {"height": 64, "width": 64, "num_frames": 5, "max_sequence_length": 12})
 
@@ -280,12 +303,33 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
 }
 
 
+MODELS: dict[str, Callable[[], Any]] = {
+    "sd15": sd15_unet,
+    "sdxl": sdxl_unet,
+    "flux": flux_transformer,
+    "sd3": sd3_transformer,
+    "pixart": pixart_transformer,
+    "wan": wan_transformer,
+}
+
+
+def model(name: str) -> Any:
+    """The denoiser of a family alone: no tokenizer, no text encoder, so older versions of both do as well."""
+    return MODELS[name]()
+
+
 def build(name: str) -> Tiny:
     """A fresh pipeline of a family."""
     return FAMILIES[name]()
 
 
 # ---------------------------------------------------------------------------------------------- bare models
+def text_lengths(text: int, batch: int) -> dict[str, Any]:
+    """What older versions of Qwen-Image want to be told about the text."""
+    known = inspect.signature(diffusers.QwenImageTransformer2DModel.forward).parameters
+    return {"txt_seq_lens": [text] * batch} if "txt_seq_lens" in known else {}
+
+
 def qwen_image() -> tuple[nn.Module, Callable[..., dict[str, Any]]]:
     """A Qwen-Image transformer and its inputs (its pipeline needs a vision-language model as text encoder)."""
     torch.manual_seed(0)
@@ -304,6 +348,7 @@ def qwen_image() -> tuple[nn.Module, Callable[..., dict[str, Any]]]:
         shapes = [(1, height, width)] * (1 + references)
         torch.manual_seed(1)
         return {
+            **text_lengths(text, batch),
             "hidden_states": torch.randn(batch, height * width * (1 + references), 16),
             "encoder_hidden_states": torch.randn(batch, text, WIDTH),
             "encoder_hidden_states_mask": torch.ones(batch, text, dtype=torch.long),

@@ -42,7 +42,7 @@ class TestSD15(FamilyContract):
     sizes = ((16, 16), (9, 16), (16, 9), (13, 17), (7, 31))
 
     def model(self) -> nn.Module:
-        return tiny.build("sd15").model
+        return tiny.model("sd15")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         return {
@@ -57,7 +57,7 @@ class TestSDXL(FamilyContract):
     """Its finest grid with attention is half the latent."""
 
     def model(self) -> nn.Module:
-        return tiny.build("sdxl").model
+        return tiny.model("sdxl")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         odd = len(seeds) % 2  # an odd latent and an even one have the same grid below
@@ -136,7 +136,7 @@ class TestFlux(FamilyContract):
     text = TEXT
 
     def model(self) -> nn.Module:
-        return tiny.build("flux").model
+        return tiny.model("flux")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         own = [(0, row, column) for row in range(height) for column in range(width)]
@@ -191,7 +191,7 @@ class TestSD3(FamilyContract):
     sizes = ((8, 8), (9, 16), (16, 9), (7, 13), (5, 29))
 
     def model(self) -> nn.Module:
-        return tiny.build("sd3").model
+        return tiny.model("sd3")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         return {
@@ -209,7 +209,7 @@ class TestSD3(FamilyContract):
 
 class TestPixArt(FamilyContract):
     def model(self) -> nn.Module:
-        return tiny.build("pixart").model
+        return tiny.model("pixart")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         mask = torch.ones(len(seeds), TEXT)
@@ -229,7 +229,7 @@ class TestWan(FamilyContract):
     sizes = ((4, 4), (4, 8), (8, 4), (5, 7), (3, 11))
 
     def model(self) -> nn.Module:
-        return tiny.build("wan").model
+        return tiny.model("wan")
 
     def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
         return {
@@ -283,6 +283,7 @@ class TestQwenImage(FamilyContract):
             "encoder_hidden_states_mask": mask,
             "timestep": timesteps(seeds, 0.7),
             "img_shapes": [[(1, height, width)] * (1 + self.references)] * len(seeds),
+            **tiny.text_lengths(TEXT, len(seeds)),
             "return_dict": False,
         }
 
