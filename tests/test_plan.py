@@ -12,6 +12,7 @@ from tests.strategies import DTYPES, grids, local_regions, random_tokens, region
 from tomadiff import Grid, MergePlan, Stripes, Tiles, ToMA, Whole
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.grid import Regions
+from tomadiff.unmerging import UNMERGES
 from tomadiff.weights import kept_per_region
 
 ratios = st.one_of(st.floats(0.01, 0.97), st.sampled_from([0.25, 0.5, 0.75]))
@@ -128,28 +129,6 @@ def test_samples_do_not_see_each_other(where: tuple[Grid, Regions], ratio: float
         assert torch.allclose(alone.merge_matrix[0], plan.merge_matrix[1], atol=1e-4)
 
 
-# ------------------------------------------------------------------------------ pseudo-inverse
-@settings(max_examples=60)
-@given(grids(st.integers(2, 14)), local_regions(), ratios, st.floats(1e-3, 1.0), st.integers(0, 99), st.booleans())
-def test_pseudo_inverse_reconstructs_no_worse(
-    grid: Grid, cut: Regions, ratio: float, temperature: float, seed: int, duplicates: bool
-) -> None:
-    tokens = random_tokens(grid, 2, 8, seed)
-    if duplicates:
-        tokens[:, 1::2] = tokens[:, 0 : 2 * (grid.tokens // 2) : 2]
-    error = {}
-    for unmerge in ("transpose", "pseudo-inverse"):
-        plan = ToMA(ratio, regions=cut, temperature=temperature, unmerge=unmerge).plan(tokens, grid)
-        error[unmerge] = (plan.unmerge(plan.merge(tokens)) - tokens).norm()
-    assert error["pseudo-inverse"] <= error["transpose"] + 1e-5 * tokens.norm()
-
-
-def test_pseudo_inverse_with_nothing_but_duplicates() -> None:
-    tokens = torch.ones(1, 16, 4)
-    plan = ToMA(0.5, unmerge="pseudo-inverse").plan(tokens, Grid(4, 4))
-    assert torch.allclose(plan.unmerge(plan.merge(tokens)), tokens, atol=1e-5)
-
-
 # ------------------------------------------------------------------------------ regions that differ, sharing
 def test_whole_attention_reaches_over_tiles() -> None:
     """A token whose like is a destination of another tile merges there: the paper's plain ToMA."""
@@ -257,7 +236,7 @@ def test_identity_is_bit_exact() -> None:
 # ------------------------------------------------------------------------------ broken input
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("logits", ["cosine", "dot"])
-@pytest.mark.parametrize("unmerge", ["transpose", "pseudo-inverse"])
+@pytest.mark.parametrize("unmerge", UNMERGES)
 def test_broken_tokens_poison_only_their_own_region(bad: float, logits: str, unmerge: str) -> None:
     grid, tokens = Grid(9, 9), torch.randn(2, 81, 8)
     tokens[0, 0, 3] = bad

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from tomadiff import kernels as fast
-from tomadiff.errors import SettingError, require_choice
+from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
 from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count, repeat_to
 from tomadiff.select import Selector, cosines
+from tomadiff.unmerging import Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
-Unmerge = Literal["transpose", "pseudo-inverse"]
 
 _LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
-_PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
 
 
 # ---------------------------------------------------------------------------------------------- destinations
@@ -111,12 +110,10 @@ def weigh(
     ``cosine`` ``(B, R, k, L)`` may be given where it is known already. ``kernels`` says whether plain torch makes and
     uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
     """
-    layout = chosen.layout
-    if fast.fused(
-        kernels, tokens.device, tokens.dtype, layout.length, missing=_without_kernel(tokens, logits, unmerge)
-    ):
+    layout, plain = chosen.layout, _without_kernel(tokens, logits, unmerge)
+    if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, cosine)
-    parts = layout.split(tokens) if cosine is None or logits == "dot" else None
+    parts = layout.split(tokens) if cosine is None or logits == "dot" or unmerge == "least-squares" else None
     if cosine is None:
         assert parts is not None
         cosine, _ = cosines(parts, chosen.places)
@@ -128,10 +125,12 @@ def weigh(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
-        _unmerge_matrix(weights, merge, unmerge).to(tokens.dtype),
+        unmerge_matrix(weights, merge, unmerge, parts).to(tokens.dtype),
         mass.flatten(1).to(tokens.dtype),
         _coverage(cosine, layout.mask),
         chosen.shared,
+        # Whoever made the matrices, kernels can multiply with them.
+        fused=fast.fused(kernels, tokens.device, tokens.dtype, layout.length),
     )
 
 
@@ -175,15 +174,6 @@ def _normalised(weights: Tensor, mass: Tensor, places: Tensor) -> Tensor:
     """Rows of ``weights`` ``(B, R, k, L)`` divided by their mass; a destination of no mass stands for itself."""
     own = torch.zeros_like(weights).scatter_(-1, places[..., None], 1.0)
     return torch.where(mass[..., None] > _LIGHTEST, weights / mass[..., None].clamp_min(_LIGHTEST), own)
-
-
-def _unmerge_matrix(weights: Tensor, merge: Tensor, kind: Unmerge) -> Tensor:
-    """``(B, R, L, k)``; the transpose is made contiguous once here instead of at every use."""
-    require_choice("unmerge", kind, ("transpose", "pseudo-inverse"))
-    if kind == "transpose":
-        return weights.transpose(-1, -2).contiguous()
-    inverse: Tensor = torch.linalg.pinv(merge, rtol=_PINV_CUTOFF)
-    return inverse
 
 
 def _coverage(cosine: Tensor, mask: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.plan import Destinations, MergePlan, repeat_to
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
-from tomadiff.weights import Logits, Unmerge, choose_destinations, weigh
+from tomadiff.unmerging import UNMERGES, Unmerge
+from tomadiff.weights import Logits, choose_destinations, weigh
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class ToMA(Method):
         attention_regions: where tokens merge; ``None`` means the selection regions, ``Whole()`` the full grid.
         temperature: of the softmax; towards 0 every token joins its nearest destination alone.
         logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
-        unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible.
+        unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
+            ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
         kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
             ``"triton"`` insists on them, ``"torch"`` does without.
@@ -55,7 +57,7 @@ class ToMA(Method):
         if isinstance(self.temperature, bool) or not 1e-6 <= self.temperature <= 1e6:
             raise SettingError(f"temperature={self.temperature!r} is not possible; choose 1e-6 to 1e6 (paper: 1e-3).")
         require_choice("logits", self.logits, ("cosine", "dot"))
-        require_choice("unmerge", self.unmerge, ("transpose", "pseudo-inverse"))
+        require_choice("unmerge", self.unmerge, UNMERGES)
         if not callable(self.selector):
             require_choice("selector", self.selector, tuple(SELECTORS))
         require_choice("kernels", self.kernels, ("auto", "triton", "torch"))
