@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from training import workers
+
 
 def make_optimizers(model: nn.Module, learning_rate: float, muon: bool) -> list[torch.optim.Optimizer]:
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -30,19 +32,21 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.update(parameter, group)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            directions = [self.direction(p, group["momentum"]) for p in parameters]
+            updates = workers.share_out(directions, orthogonal)
+            for parameter, update in zip(parameters, updates, strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                tallness = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
+                parameter.add_(update.view_as(parameter), alpha=-group["lr"] * tallness)
 
-    def update(self, parameter: torch.Tensor, group: dict) -> None:
+    def direction(self, parameter: torch.Tensor, momentum: float) -> torch.Tensor:
+        """Nesterov momentum of a weight, as a matrix (rows, columns)."""
         state = self.state[parameter]
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
-        buffer = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-        direction = parameter.grad.lerp(buffer, group["momentum"]).flatten(1)
-        update = orthogonal(direction) * max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(update.view_as(parameter), alpha=-group["lr"])
+        buffer = state["momentum"].lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(buffer, momentum).flatten(1)
 
 
 def orthogonal(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:

@@ -16,7 +16,7 @@ from training.samples import glance
 from training.text import clip_tokenizer, token_ids
 
 RECIPE = Recipe("sdxl", steps=9000, learning_rate=1e-3, warmup=50, ema_decay=0.995, report_every=200, muon=True)
-SMALL_BATCH, BATCH, GROW_AT = 8, 16, 3000  # few objects in many small steps until they are crisp, then all objects
+SMALL_BATCH, BATCH, GROW_AT = 8, 8, 3000  # few objects in many small steps until they are crisp, then all objects
 WIDTH_1, WIDTH_2, TIME_WIDTH = 64, 128, 16
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=3.0)
 

@@ -47,3 +47,16 @@ def average_gradients(parameters: list[torch.Tensor]) -> None:
     dist.all_reduce(flat)
     for gradient, mean in zip(gradients, (flat / count()).split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(mean.view_as(gradient))
+
+
+def share_out(matrices: list[torch.Tensor], work: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+    """`work` on every matrix (same shape out as in): each worker takes its share, all get every result."""
+    if count() == 1:
+        return [work(matrix) for matrix in matrices]
+    # Largest first, dealt out in turn, so that shares are about equal.
+    order = sorted(range(len(matrices)), key=lambda index: -matrices[index].numel())
+    mine = set(order[rank() :: count()])
+    results = [work(m) if index in mine else torch.zeros_like(m) for index, m in enumerate(matrices)]
+    flat = torch.cat([result.flatten() for result in results])
+    dist.all_reduce(flat)
+    return [part.view_as(m) for part, m in zip(flat.split([m.numel() for m in matrices]), matrices, strict=True)]
