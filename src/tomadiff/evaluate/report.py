@@ -17,7 +17,7 @@ from tomadiff.evaluate.record import Run, RunError, Sample
 from tomadiff.evaluate.samples import Group, Pair, Question, grouped, matched, resampled
 from tomadiff.evaluate.statistics import Interval, mean_interval
 from tomadiff.evaluate.table import Results, Row, metric
-from tomadiff.methods.catalogue import CATALOGUE
+from tomadiff.methods.catalogue import CATALOGUE, PAPER, entry
 
 PSNR_CEILING = 100.0
 
@@ -140,7 +140,7 @@ def title_of(method: str) -> str:
     """What a method is called; one that is not in the catalogue keeps its own name."""
     if method == BASELINE:
         return "unmerged"
-    return CATALOGUE[method].title if method in CATALOGUE else method
+    return entry(method).title if method in (*CATALOGUE, *PAPER) else method
 
 
 def columns(runs: Sequence[Told]) -> list[str]:

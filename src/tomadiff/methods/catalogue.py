@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tomadiff.errors import require_choice
+from tomadiff.grid import Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.methods.bound import Bound
 from tomadiff.methods.todo import ToDo
@@ -24,7 +25,7 @@ class Entry:
         title: what it is called in tables.
         make: the method at a ratio.
         schedule: how long its plans are kept; ``None`` means the method's own.
-        group: ``"toma"`` (variants), ``"ablation"``, or ``"peer"``.
+        group: ``"toma"`` (variants), ``"ablation"``, ``"peer"``, or ``"paper"``.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Entry:
     schedule: Schedule | None = None
 
 
+_PAPER_SCHEDULE = Schedule(destinations_every=10, weights_every=5)
 _EVERYWHERE: dict[str, Any] = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
 
 CATALOGUE: dict[str, Entry] = {
@@ -58,9 +60,47 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
+def _as_published(**settings: Any) -> Callable[[float], ToMA]:
+    """ToMA with every setting of the paper written out, but for ``settings``."""
+    pinned = {"regions": Tiles(4), "temperature": 1e-3, "logits": "cosine", "unmerge": "transpose", "span": "op"}
+    return lambda ratio: ToMA(ratio, **{**pinned, "selector": "facility_location", "scope": "level", **settings})
+
+
+def _published(title: str, schedule: Schedule = _PAPER_SCHEDULE, **settings: Any) -> Entry:
+    return Entry(title, _as_published(**settings), "paper", schedule)
+
+
+# The rows of the paper's tables (`tomadiff paper`), whatever our own defaults become. They are found by name like the
+# others, but nothing iterates over them: some are slow, and nobody would choose them.
+PAPER: dict[str, Entry] = {
+    "paper-tile": _published("ToMA tile (paper)"),
+    "paper-stripe": _published("ToMA stripe (paper)", regions=Stripes(16)),
+    "paper-whole": _published("ToMA (paper)", attention_regions=Whole()),
+    "paper-once": _published("ToMA* (paper)", attention_regions=Whole(), span="block"),
+    "paper-once-stripe": _published("ToMA* stripe (paper)", regions=Stripes(16), span="block"),
+    "paper-random": _published("random", attention_regions=Whole(), selector="random"),
+    "paper-strided": _published("strided", attention_regions=Whole(), selector="strided"),
+    "paper-kmeans": _published("k-means", attention_regions=Whole(), selector="kmeans"),
+    "paper-global": _published("facility location, whole grid", regions=Whole()),
+    "paper-striped": _published("facility location by stripe", regions=Stripes(16), attention_regions=Whole()),
+    "paper-tiles-2": _published("tiles of 2×2", regions=Tiles(2), attention_regions=Whole()),
+    "paper-tiles-8": _published("tiles of 8×8", regions=Tiles(8), attention_regions=Whole()),
+    "paper-tiles-16": _published("tiles of 16×16", regions=Tiles(16), attention_regions=Whole()),
+    "paper-pinv": _published("pseudo-inverse", attention_regions=Whole(), unmerge="pseudo-inverse"),
+    "paper-every-1": _published("both every step", Schedule(1, 1)),
+    "paper-every-5": _published("both every 5 steps", Schedule(5, 5)),
+    "paper-every-10": _published("both every 10 steps", Schedule(10, 10)),
+}
+
+
+def entry(name: str) -> Entry:
+    """An entry by name, the paper's included; an unknown name raises with the known ones."""
+    require_choice("method", name, (*CATALOGUE, *PAPER))
+    return CATALOGUE.get(name) or PAPER[name]
+
+
 def named(name: str, ratio: float = 0.5) -> tuple[Method, Schedule]:
-    """A method of the catalogue at a ratio, and its schedule; an unknown name raises with the known ones."""
-    require_choice("method", name, tuple(CATALOGUE))
-    entry = CATALOGUE[name]
-    method = entry.make(ratio)
-    return method, entry.schedule or method.schedule
+    """A method by name at a ratio, and its schedule; an unknown name raises with the known ones."""
+    known = entry(name)
+    method = known.make(ratio)
+    return method, known.schedule or method.schedule
