@@ -86,6 +86,9 @@ def test_eval_draws_measures_and_says_where(whole: Run) -> None:
     samples = whole.samples().values()
     assert len(samples) == 2 * 2 * 2
     assert all("psnr" in sample.metrics for sample in samples if sample.method == "toma")
+    counted = {sample.method: sample.flops for sample in samples}
+    assert 0 < counted["toma"] < counted["baseline"]
+    assert "operations per picture" in (whole.folder / "report.html").read_text(encoding="utf-8")
     assert {path.name for path in whole.folder.iterdir()} >= {
         "run.json",
         "results.jsonl",

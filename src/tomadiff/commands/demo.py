@@ -92,6 +92,7 @@ def _drawn(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: S
     from tomadiff.evaluate.generate import answer, bar, questions, variants
     from tomadiff.evaluate.measure import measure
     from tomadiff.evaluate.record import Run
+    from tomadiff.evaluate.rehearsal import meter
     from tomadiff.evaluate.stamp import stamp
 
     if (folder / "run.json").is_file():
@@ -100,7 +101,7 @@ def _drawn(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: S
     run = Run.begin(folder, {**about, "call": call}, stamp(about["device"], about["dtype"]))
     batches = questions(prompts, [seed], variants(["toma"], RATIOS))
     with bar(len(batches)) as advance:
-        answer(pipe, run, batches, call, about, advance)
+        answer(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0], call))
     measure(run, networks={})
     return run
 

@@ -143,11 +143,12 @@ def _answer(
     crew: Crew, pipe: Any, run: Run, batches: list[Batch], call: dict[str, Any], about: dict[str, str], shown: bool
 ) -> None:
     from tomadiff.evaluate.generate import answer, bar
+    from tomadiff.evaluate.rehearsal import meter
 
-    mine = crew.share(batches, run)
+    mine, flops = crew.share(batches, run), meter(pipe, batches[0][0], call)
     done, keys = run.samples(), [question.key for batch in mine for question in batch]
     with bar(len(keys), sum(key in done for key in keys), shown and crew.leads and bool(mine)) as advance:
-        answer(pipe, run, mine, call, about, advance)
+        answer(pipe, run, mine, call, about, advance, flops)
     crew.wait()  # the first process measures what all of them drew
 
 

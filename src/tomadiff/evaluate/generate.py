@@ -64,10 +64,10 @@ class Question:
         """That of the sample that answers it."""
         return self.answered(0.0).key
 
-    def answered(self, seconds: float) -> Sample:
+    def answered(self, seconds: float, flops: float = 0.0) -> Sample:
         """The finished sample."""
         method, ratio, prompt = self.variant.method, self.variant.ratio, self.prompt
-        return Sample(method, ratio, prompt.text, self.seed, seconds, negative=prompt.negative)
+        return Sample(method, ratio, prompt.text, self.seed, seconds, flops, negative=prompt.negative)
 
 
 Batch = tuple[Question, ...]
@@ -151,14 +151,19 @@ def draw_together(
     made: tuple[Method, Schedule] | None = None,
 ) -> tuple[list[Image.Image], float]:
     """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
-    # On the CPU, so that a seed means the same noise on every device.
-    generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-    arguments = {**call, **_texts(pipe, prompts), "output_type": "pil", "generator": generators}
+    arguments = arguments_of(pipe, prompts, seeds, call)
     with apply(pipe, made[0], schedule=made[1]) if made else nullcontext():
         start = _now(pipe)
         result = pipe(**arguments)
         seconds = _now(pipe) - start
     return _pictures(pipe, result), seconds
+
+
+def arguments_of(pipe: Any, prompts: Sequence[Prompt], seeds: Sequence[int], call: Call) -> dict[str, Any]:
+    """All that a pipeline is called with to draw a batch."""
+    # On the CPU, so that a seed means the same noise on every device.
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+    return {**call, **_texts(pipe, prompts), "output_type": "pil", "generator": generators}
 
 
 def _texts(pipe: Any, prompts: Sequence[Prompt]) -> dict[str, list[str]]:
@@ -210,6 +215,7 @@ def answer(
     call: Call,
     about: Mapping[str, Any],
     advance: Callable[[int], None] = lambda _: None,
+    flops: Callable[[Variant], float] = lambda _: 0.0,
 ) -> None:
     """Draw what is not finished yet and record each picture as soon as it is there.
 
@@ -220,18 +226,19 @@ def answer(
         call: see :func:`call_of`.
         about: more to write into each picture, such as :func:`tomadiff.evaluate.models.describe`.
         advance: told how many pictures were added.
+        flops: operations of one picture, for its record; see :func:`tomadiff.evaluate.rehearsal.meter`.
     """
     done = set(run.samples())
     left = [batch for batch in batches if unfinished(batch, done)]
     if left:
         warm_up(pipe, left[0], call)
     for batch in left:
-        made = batch[0].variant.made()
+        made, counted = batch[0].variant.made(), flops(batch[0].variant)
         pictures, seconds = draw_together(pipe, *_asked(batch), call, made)
         notes = {**about, "call": dict(call), "together": _together(batch), **_settings(made), "versions": versions()}
         for question, picture in zip(batch, pictures, strict=True):
             if question.key not in done:  # what was recorded before a kill stays as it was
-                run.add(question.answered(seconds / len(batch)), picture, notes)
+                run.add(question.answered(seconds / len(batch), counted), picture, notes)
                 advance(1)
 
 

@@ -67,18 +67,19 @@ def describe(model: str | Path, pipe: Any) -> dict[str, str]:
         "commit": _commit(pipe),
         "scheduler": type(pipe.scheduler).__name__,
         "device": torch.device(pipe.device).type,
-        "dtype": str(_denoiser(pipe).dtype).removeprefix("torch."),
+        "dtype": str(denoiser(pipe).dtype).removeprefix("torch."),
     }
 
 
-def _denoiser(pipe: Any) -> Any:
+def denoiser(pipe: Any) -> Any:
+    """The transformer or UNet of a pipeline; of anything else, the thing itself."""
     found = (getattr(pipe, part, None) for part in _DENOISERS)
     return next((part for part in found if part is not None), pipe)
 
 
 def _commit(pipe: Any) -> str:
     """The hub keeps a model in ``…/snapshots/COMMIT/…``; a folder of one's own has no commit."""
-    parts = Path(str(getattr(getattr(_denoiser(pipe), "config", None), "_name_or_path", ""))).parts
+    parts = Path(str(getattr(getattr(denoiser(pipe), "config", None), "_name_or_path", ""))).parts
     return parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-1] else ""
 
 
