@@ -6,7 +6,9 @@ import shutil
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -150,7 +152,7 @@ def test_unknown_networks_are_refused() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- LPIPS
-def alexnet(weights: object = None) -> nn.Module:
+def alexnet(**_: object) -> nn.Module:
     """The convolutions of AlexNet with random weights, as torchvision arranges them."""
     torch.manual_seed(0)
     layers = [
@@ -179,21 +181,27 @@ def lpips(monkeypatch: pytest.MonkeyPatch) -> Lpips:
     return Lpips()
 
 
-def test_lpips_equals_its_formula(lpips: Lpips) -> None:
-    """Zhang et al., equation 1, on the same convolutions and heads."""
-    ours, theirs = to_pixels([picture(0, (64, 64))]), to_pixels([picture(0, (64, 64), 0.3)])
+def layer_outputs(images: torch.Tensor) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """What the ReLUs of :func:`alexnet` give for pictures in [0, 1], which LPIPS shifts and scales first."""
     shift, scale = (torch.tensor(v).view(1, 3, 1, 1) for v in ([-0.030, -0.088, -0.188], [0.458, 0.448, 0.450]))
-    x, y = ((2 * side - 1 - shift) / scale for side in (ours, theirs))
-    heads, expected = dict(lpips.model.net.state_dict()), torch.zeros(1)
-    taps, level = [1, 4, 7, 9, 11], 0
-    for number, layer in enumerate(alexnet().features):
-        x, y = layer(x), layer(y)
-        if number in taps:
-            apart = (nn.functional.normalize(x) - nn.functional.normalize(y)) ** 2
-            expected = expected + (apart * heads[f"lin{level}.model.1.weight"]).sum(1).mean((1, 2))
-            level += 1
-    assert lpips.distances(ours, theirs).item() == pytest.approx(expected.item(), abs=1e-4)
-    assert expected.item() > 1e-3
+    x, seen = (2 * images - 1 - shift) / scale, []
+    for layer in alexnet().features:
+        x = layer(x)
+        if isinstance(layer, nn.ReLU):
+            seen.append(x.detach().double().numpy())
+    return seen
+
+
+def test_lpips_equals_its_formula(lpips: Lpips) -> None:
+    """Zhang et al., equation 1, written once more in NumPy, on the same convolutions and heads."""
+    ours, theirs = (to_pixels([picture(seed, (64, 64), noise) for seed in range(2)]) for noise in (0.0, 0.3))
+    heads, expected = lpips.model.net.state_dict(), np.zeros(2)
+    for level, pair in enumerate(zip(layer_outputs(ours), layer_outputs(theirs), strict=True)):
+        x, y = (side / np.sqrt((side**2).sum(1, keepdims=True) + 1e-16) for side in pair)
+        weights = heads[f"lin{level}.model.1.weight"].double().numpy().reshape(1, -1, 1, 1)
+        expected += (weights * (x - y) ** 2).sum(1).mean((1, 2))
+    assert np.allclose(lpips.distances(ours, theirs).numpy(), expected, atol=1e-4)
+    assert expected.min() > 1e-3
 
 
 def test_lpips_looks_at_each_pair_alone(lpips: Lpips) -> None:
@@ -205,14 +213,12 @@ def test_lpips_looks_at_each_pair_alone(lpips: Lpips) -> None:
     assert lpips.distances(ours, ours).tolist() == [0] * 3
 
 
-def test_lpips_equals_the_package_of_its_authors() -> None:
-    pytest.importorskip("torchvision", reason="LPIPS' backbones come with torchvision, which has no build here")
+def test_lpips_equals_the_package_of_its_authors(lpips: Lpips) -> None:
+    """Their code and their heads, on the same random convolutions; `pip install --no-deps lpips==0.1.4` to run it."""
     theirs = pytest.importorskip("lpips", reason="the package of the authors is not installed")
-    try:
-        ours, oracle = Lpips("alex"), theirs.LPIPS(net="alex", verbose=False)
-    except Exception as problem:
-        pytest.skip(f"weights cannot be downloaded: {problem}")
-    pair = (to_pixels([picture(0, (64, 64))]), to_pixels([picture(0, (64, 64), 0.2)]))
+    oracle = theirs.LPIPS(net="alex", verbose=False)
+    ours, others = (to_pixels([picture(seed, (64, 64), noise) for seed in range(3)]) for noise in (0.0, 0.2))
     with torch.no_grad():
-        expected = oracle(*pair, normalize=True).item()
-    assert ours.distances(*pair).item() == pytest.approx(expected, abs=1e-4)
+        expected = oracle(ours, others, normalize=True).flatten()
+    assert expected.min() > 1e-3
+    assert torch.allclose(lpips.distances(ours, others), expected, atol=1e-5)

@@ -256,7 +256,11 @@ class Inception:
 
 
 class Lpips:
-    """Learned perceptual distance (Zhang et al., 2018); the heads come with torchmetrics, backbones are fetched."""
+    """Learned perceptual distance (Zhang et al., 2018); the heads come with torchmetrics, backbones are fetched.
+
+    Formula and heads equal those of the authors' package on random layers; ``docs/adding/a_metric.md`` says what was
+    not compared.
+    """
 
     def __init__(self, source: str = SOURCES["lpips"], device: str = "cpu") -> None:
         from torchmetrics.image.lpip import LearnedPerceptualImagePatchSimilarity
