@@ -320,7 +320,8 @@ def test_chunked_feed_forward_is_bypassed(unet: Any, warnings: Warnings, dim: in
             block.set_chunk_feed_forward(1 if dim == 0 else 64 // 2, dim)
     plain = run(unet, **inputs(batch=2))
     with tomadiff.apply(unet, 0.5, merge_attention=False, merge_cross_attention=False) as patch:
-        assert torch.equal(run(unet, **inputs(batch=2)), plain)
+        # Not bit for bit: tokens lie in another order, and sums over them are rounded in another.
+        assert torch.allclose(run(unet, **inputs(batch=2)), plain, atol=1e-6)
         run(unet, **inputs(batch=2))
         assert len(warnings.about("chunked feed-forward")) == 1
         assert "chunked feed-forward" in patch.summary()

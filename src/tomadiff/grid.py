@@ -10,8 +10,8 @@ real tokens from padding.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
@@ -100,6 +100,21 @@ class Layout:
         if self.tile is not None:
             return self._from_tiles(parts)
         return parts.reshape(batch, -1, channels).index_select(1, self.inverse)
+
+    @cached_property
+    def arranged(self) -> Layout:
+        """The same regions for tokens that lie region by region already: ``split`` and ``join`` are views."""
+        assert not self.padded
+        places = torch.arange(self.grid.tokens, device=self.index.device)
+        return replace(self, index=places.view_as(self.index), inverse=places, tile=None, ordered=True)
+
+    def arrange(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` from raster order to region by region."""
+        return self.split(tokens).flatten(1, 2)
+
+    def restore(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` from region by region to raster order."""
+        return self.join(tokens.unflatten(1, (self.regions, self.length)))
 
     def _to_tiles(self, tokens: Tensor) -> Tensor:
         (high, wide), grid = self._tile(), self.grid

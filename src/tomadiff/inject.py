@@ -22,6 +22,8 @@ DATA = "_tomadiff"  # attribute that holds what the injected function needs to k
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
 _END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when a picture is done
+_TO_TOKENS = "_operate_on_continuous_inputs"  # where a UNet's transformer makes tokens of a picture,
+_FROM_TOKENS = "_get_output_for_continuous_inputs"  # and a picture of tokens
 
 
 def inject(module: nn.Module, function: Callable[..., Any], data: Any) -> None:
@@ -170,3 +172,38 @@ class EndOfPicture:
         """Take it off again."""
         if self._model.__dict__.get(_END_OF_CALL) is self:
             del self._model.__dict__[_END_OF_CALL]
+
+
+class Gates:
+    """Changes tokens where they enter and leave a UNet's transformer; see :meth:`stop`.
+
+    Whatever wraps, skips or replaces layers inside, both gates are passed.
+    """
+
+    def __init__(
+        self, module: nn.Module, entering: Callable[[torch.Tensor], torch.Tensor], leaving: Callable[..., torch.Tensor]
+    ) -> None:
+        self.entering, self.leaving = entering, leaving
+        self._module = module
+        self._to_tokens, self._from_tokens = getattr(module, _TO_TOKENS), getattr(module, _FROM_TOKENS)
+        self._own = {name: module.__dict__[name] for name in (_TO_TOKENS, _FROM_TOKENS) if name in module.__dict__}
+        module.__dict__.update({_TO_TOKENS: self._enter, _FROM_TOKENS: self._leave})
+
+    @staticmethod
+    def fit(module: nn.Module | None) -> bool:
+        """Whether ``module`` is of a kind that has such gates."""
+        return hasattr(module, _TO_TOKENS) and hasattr(module, _FROM_TOKENS)
+
+    def _enter(self, picture: torch.Tensor) -> Any:
+        tokens, *others = self._to_tokens(picture)
+        return (self.entering(tokens), *others)
+
+    def _leave(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self._from_tokens(self.leaving(hidden_states), *args, **kwargs)
+
+    def stop(self) -> None:
+        """Take both off again."""
+        for name, ours in ((_TO_TOKENS, self._enter), (_FROM_TOKENS, self._leave)):
+            if self._module.__dict__.get(name) == ours:
+                del self._module.__dict__[name]
+        self._module.__dict__.update(self._own)

@@ -15,13 +15,13 @@ from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.inject import EndOfPicture, Watch, eject, inject, unwrap
+from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.schedule import Clock, Schedule
-from tomadiff.sites import Site, merged_block, merged_op, planning_block
+from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
 from tomadiff.slots import Dice, Moment, Planner, Slot
 
 logger = logging.getLogger("tomadiff")
@@ -60,6 +60,8 @@ class PatchedModel:
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
+        self.homes: dict[nn.Module | None, list[Slot]] = {}
+        self.gates: list[Gates] = []
         self.depths: dict[str, int] = {}
         self.scene: Scene | None = None
         self.skipped = self.calls = 0
@@ -79,11 +81,19 @@ class PatchedModel:
         try:
             for module, site in self.sites:
                 inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
+            self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self.clock.begin)
         except BaseException:
             self.take_off()
             raise
+
+    def _open_gates(self) -> None:
+        """Arrange tokens where they enter and leave a stack, if that can be done for all stacks."""
+        if all(Gates.fit(home) for home in self.homes):
+            passages = [(home, Passage(slots)) for home, slots in self.homes.items() if home is not None]
+            for home, passage in passages:
+                self.gates.append(Gates(home, passage.enter, passage.leave))
 
     def take_off(self) -> None:
         """Eject everything and drop all plans."""
@@ -92,6 +102,8 @@ class PatchedModel:
         self.is_on = False
         for module, _ in self.sites:
             eject(module)
+        for gates in self.gates:
+            gates.stop()
         for ending in ("_watch", "_end"):
             if ending in self.__dict__:
                 self.__dict__.pop(ending).stop()
@@ -100,7 +112,7 @@ class PatchedModel:
             slot.plan, slot.active = None, False
             slot.planner.kept.clear()
         self._last_report = self._described()
-        self.slots, self.sites, self.scene = [], [], None
+        self.slots, self.sites, self.gates, self.scene = [], [], [], None
 
     def change(self, method: Method, schedule: Schedule) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
@@ -121,7 +133,7 @@ class PatchedModel:
         self.skipped = self._blocks_to_skip(len(blocks))
         levels = {depth: level for level, depth in enumerate(sorted({stack.depth for stack in stacks if stack.blocks}))}
         self._require_levels(len(levels))
-        self.slots, self.sites, self.depths = [], [], {}
+        self.slots, self.sites, self.homes, self.depths = [], [], {}, {}
         known: dict[str, Slot] = {}
         for place, (stack, module) in enumerate(blocks):
             level = levels[stack.depth]
@@ -165,6 +177,9 @@ class PatchedModel:
             slot = known.get(key) or self._new_slot(key, level, stack.depth, place / total)
             leads = key not in known
             known[key] = slot
+            stack_slots = self.homes.setdefault(stack.home, [])
+            if slot not in stack_slots:
+                stack_slots.append(slot)
             name = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
             site = Site(slot, name, call.kind, leads, call.rotary, call.outputs, call.joint)
             self.sites.append((call.module, site))
@@ -184,13 +199,15 @@ class PatchedModel:
         self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
+        learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
+        arranged = bool(self.gates) and not learns and not self.family.order_matters(self.model, call)
         for slot in self.slots:
             slot.trains = trains
-            self._tell(slot, call.image)
+            self._tell(slot, call.image, arranged)
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
-    def _tell(self, slot: Slot, image: Tensor) -> None:
+    def _tell(self, slot: Slot, image: Tensor, arranged: bool) -> None:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
         tick = self.moment.tick
         planner = slot.planner
@@ -200,7 +217,7 @@ class PatchedModel:
             slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
         slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
         if slot.active:
-            slot.prepare(image.shape[0], self._dtype(image), image.device)
+            slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
     def _dtype(self, image: Tensor) -> torch.dtype:
         """What hidden states will be in: autocast has the last word, then the model's own."""

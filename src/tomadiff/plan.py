@@ -56,6 +56,15 @@ class Plan(ABC):
     def renew(self, state: Sequence[Tensor]) -> None:
         """Take over the :attr:`state` of another plan of the same shapes (compiled code does this in place)."""
 
+    @property
+    def order(self) -> Layout | None:
+        """The regions whose order of tokens would spare the plan its copies; ``None``: raster order is as good."""
+        return None
+
+    def arranged(self) -> Plan:
+        """The same plan for tokens in that :attr:`order`."""
+        return self
+
     @abstractmethod
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``."""
@@ -197,6 +206,15 @@ class MergePlan(Plan):
     def renew(self, state: Sequence[Tensor]) -> None:
         """Take over the :attr:`state` of another plan of the same shapes (compiled code does this in place)."""
         self.places, self.merge_matrix, self.unmerge_matrix, self.mass, self.coverage = state
+
+    @property
+    def order(self) -> Layout | None:
+        """See :meth:`Plan.order`: tiles that cut the grid evenly, which raster order tears apart."""
+        return self.layout if self.layout.tile is not None else None
+
+    def arranged(self) -> MergePlan:
+        """See :meth:`Plan.arranged`."""
+        return self if self.order is None else replace(self, layout=self.layout.arranged)
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``: weighted averages, region by region."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff.errors import PatchError
+from tomadiff.grid import Layout
 from tomadiff.inject import DATA
 from tomadiff.slots import Slot
 
@@ -86,7 +87,7 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
     result = site.inner(self, merged, *args, **kwargs)
-    return _map_outputs(site, result, lambda image: hidden_states + site.slot.unmerge(image - merged))
+    return _map_outputs(site, result, lambda image: site.slot.unmerge_add(image - merged, hidden_states))
 
 
 def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -94,6 +95,27 @@ def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs:
     site: Site = getattr(self, DATA)
     ready_to_merge(site, hidden_states, args, kwargs)
     return site.inner(self, hidden_states, *args, **kwargs)
+
+
+class Passage:
+    """Where tokens enter and leave a stack of blocks: in between they lie in the order its plans like best."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+
+    def _order(self) -> Layout | None:
+        """One for all slots of a stack: they cut the same grid into the same regions."""
+        return next((slot.order for slot in self.slots if slot.active), None)
+
+    def enter(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` in raster order → in the order of the plans."""
+        order = self._order()
+        return tokens if order is None else order.arrange(tokens)
+
+    def leave(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` in the order of the plans → in raster order."""
+        order = self._order()
+        return tokens if order is None else order.restore(tokens)
 
 
 def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tomadiff.grid import Grid
+from tomadiff.grid import Grid, Layout
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
 from tomadiff.schedule import Due, Schedule, Tick
@@ -71,20 +71,25 @@ class Kept:
     weighed_at: int
 
 
+Watcher = Callable[["Planner", Tensor], None]
+"""Told of a planner, whose ``last`` plan is the one to be used, and of the tokens ``(B, N, C)`` of the call."""
+
 _LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
 
 
 class Planner:
-    """Makes and keeps the plans of one slot."""
+    """Makes and keeps the plans of one slot; tells its ``watcher``, if it has one, whenever a call asks for a plan."""
 
     def __init__(self, method: Method, schedule: Schedule, moment: Moment, level: int, depth: float = 1.0) -> None:
         self.method, self.schedule, self.moment, self.level, self.depth = method, schedule, moment, level, depth
         self.grid: Grid | None = None
+        self.order: Layout | None = None  # that tokens come in; None: raster order
         self.kept: dict[int, Kept] = {}
         self.generation = -1
         self.plans_made = 0
         self.weights_made = 0
         self.last: Plan | None = None
+        self.watcher: Watcher | None = None
 
     def ratio(self) -> float:
         """Share of tokens to remove now."""
@@ -103,6 +108,8 @@ class Planner:
         turn = min(tick.turn, _LAST_TURN)
         self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), key, image)
         self.last = self.kept[turn].plan
+        if self.watcher is not None:
+            self.watcher(self, self._raster(image))
         return self.last
 
     def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], tokens: Tensor) -> Kept:
@@ -119,18 +126,21 @@ class Planner:
             return self._selected(key, tokens)
         return self._reweighed(own, tokens) if due in (Due.REWEIGH, Due.SELECT) else own
 
+    def _raster(self, tokens: Tensor) -> Tensor:
+        return tokens if self.order is None else self.order.restore(tokens)
+
     def _selected(self, key: tuple[Any, ...], tokens: Tensor) -> Kept:
         assert self.grid is not None
         self.plans_made += 1
         passes = self.moment.passes if tokens.shape[0] % self.moment.passes == 0 else 1
-        dice = self.moment.dice.generator
+        dice, tokens = self.moment.dice.generator, self._raster(tokens)
         plan = self.method.plan(tokens, self.grid, ratio=self.ratio(), passes=passes, generator=dice, depth=self.depth)
         step = self.moment.tick.step
         return Kept(plan, key, step, step)
 
     def _reweighed(self, kept: Kept, tokens: Tensor) -> Kept:
         self.weights_made += 1
-        plan = self.method.reweigh(kept.plan, tokens, depth=self.depth)
+        plan = self.method.reweigh(kept.plan, self._raster(tokens), depth=self.depth)
         return Kept(plan, kept.key, kept.selected_at, self.moment.tick.step)
 
 
@@ -167,16 +177,26 @@ class Slot:
         twin.warn = copy.deepcopy(self.warn, memo)  # the voice of the copy's own patch
         return twin
 
-    def prepare(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Have a plan of the right shapes at hand before compiled code asks for one."""
+    def prepare(self, batch: int, dtype: torch.dtype, device: torch.device, arranged: bool = False) -> None:
+        """Have a plan of the right shapes at hand before compiled code asks for one.
+
+        With ``arranged``, tokens come in whatever order the plan likes best.
+        """
         grid, ratio = self.planner.grid, self.planner.ratio()
         assert grid is not None
-        key, self.batch = (grid, batch, dtype, device, ratio), batch
+        key, self.batch = (grid, batch, dtype, device, ratio, arranged), batch
         if self.__dict__.get("_prepared") != key:
             blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
-            self.plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
+            plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
+            self.planner.order = plan.order if arranged else None
+            self.plan = plan.arranged() if arranged else plan
             self.plan.renew([tensor.clone() for tensor in self.plan.state])  # no views: compiled code guards on them
             self._prepared = key
+
+    @property
+    def order(self) -> Layout | None:
+        """The order that tokens come in; ``None`` is raster order."""
+        return self.planner.order
 
     def renew(self, tokens: Tensor) -> None:
         """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due."""
@@ -187,7 +207,7 @@ class Slot:
         current = self.planner.current(tokens)
         self._renewed_for = self.planner.moment.tick
         if self.plan is None or not self.plan.fits(current):
-            self.plan = copy.copy(current)
+            self.plan = copy.copy(current if self.order is None else current.arranged())
         else:
             self.plan.renew(current.state)
 
@@ -213,6 +233,11 @@ class Slot:
             return self.plan.merge(tokens)
         image = self.plan.tokens
         return torch.cat([self.plan.merge(tokens[:, :image]), tokens[:, image:]], dim=1)
+
+    def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
+        """``residual`` ``(B, N + tail, C)`` plus ``merged`` ``(B, K + tail, C)`` unmerged."""
+        assert self.plan is not None
+        return residual + self.unmerge(merged) if self.tail else self.plan.unmerge_add(merged, residual)
 
     def unmerge(self, merged: Tensor) -> Tensor:
         """``(B, K + tail, C)`` → ``(B, N + tail, C)``."""

@@ -154,13 +154,13 @@ class FamilyContract:
             handle.remove()
 
     def _hooks(self, call: SiteCall) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        merge, unmerge = dense(call.plan, call.tokens)
+        merge, unmerge = dense(call.raster_plan, call.tokens)
         seen: dict[str, Tensor] = {}
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             seen["x"], rest = first_argument(args, kwargs)
             seen["m"] = merge @ seen["x"]
-            args, kwargs = self.pick_rows(rest, kept_rows(call.plan), seen["x"].shape[1])
+            args, kwargs = self.pick_rows(rest, kept_rows(call.raster_plan), seen["x"].shape[1])
             return (seen["m"], *args), kwargs
 
         def change(out: Tensor | None) -> Tensor | None:
@@ -244,11 +244,15 @@ def first_ones(similarity: Tensor, count: int, mask: Tensor | None = None) -> Se
 # ---------------------------------------------------------------------------------------------- seeing what happens
 @dataclass
 class SiteCall:
-    """What went into a wrapped module and came out of it, seen from outside, and the plan in use."""
+    """What went into a wrapped module and came out of it, seen from outside, and the plan in use.
+
+    Inside some models tokens lie in an order that spares copies; ``raster_plan`` is the plan for the usual one.
+    """
 
     module: nn.Module
     kind: str
     plan: MergePlan
+    raster_plan: MergePlan
     tokens: Tensor
     arguments: Arguments
     outputs: tuple[Tensor, ...]
@@ -267,7 +271,8 @@ def recorded(model: nn.Module, call: Callable[[], Any]) -> list[SiteCall]:
         site = module.__dict__[DATA]
         tokens, rest = first_argument(args, kwargs)
         outputs = tuple(out.clone() for out in as_tuple(output))
-        calls.append(SiteCall(module, site.kind, copy.copy(site.slot.plan), tokens.clone(), rest, outputs))
+        plan, raster_plan = copy.copy(site.slot.plan), site.slot.planner.last
+        calls.append(SiteCall(module, site.kind, plan, raster_plan, tokens.clone(), rest, outputs))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module, _ in sites(model)]
     call()

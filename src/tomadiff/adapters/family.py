@@ -55,11 +55,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Stack:
-    """Consecutive blocks that see one grid; ``depth`` counts how often the grid was halved before them."""
+    """Consecutive blocks that see one grid; ``depth`` counts how often the grid was halved before them.
+
+    ``home`` is the module that makes tokens of a picture before the blocks, and a picture of tokens after them.
+    """
 
     name: str
     blocks: tuple[nn.Module, ...]
     depth: int = 0
+    home: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,11 @@ def stacks_named(*paths: str) -> Callable[[nn.Module], list[Stack]]:
     return stacks
 
 
+def order_matters(_: nn.Module, __: Call) -> bool:
+    """Positions are part of most models; see :attr:`Family.order_matters`."""
+    return True
+
+
 @dataclass(frozen=True)
 class Family:
     """Everything that tomadiff knows about a kind of model.
@@ -121,6 +130,8 @@ class Family:
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
         share: forced where rotary tables have no batch axis.
+        order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
+            are put in the order of the plan's regions once per stack that has a home, instead of around every op.
         note: what a user should know.
     """
 
@@ -133,6 +144,7 @@ class Family:
     pipelines: tuple[str, ...] = ()
     skip: float = 0.0
     share: Share | None = None
+    order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
     note: str = ""
 
     def block(self, module: nn.Module) -> Block | None:

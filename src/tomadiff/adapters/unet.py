@@ -31,7 +31,7 @@ def stacks(model: Any) -> list[Stack]:
 
 def _transformers(stage: nn.Module, path: str, depth: int) -> list[Stack]:
     return [
-        Stack(f"{path}.attentions.{place}", tuple(attention.transformer_blocks), depth)
+        Stack(f"{path}.attentions.{place}", tuple(attention.transformer_blocks), depth, home=attention)
         for place, attention in enumerate(getattr(stage, "attentions", None) or ())
         if hasattr(attention, "transformer_blocks")
     ]
@@ -47,6 +47,25 @@ def scene(model: nn.Module, call: Call) -> Scene:
     return Scene(grids)
 
 
+_BLIND_TO_ORDER = {
+    "AttnProcessor",
+    "AttnProcessor2_0",
+    "FusedAttnProcessor2_0",
+    "IPAdapterAttnProcessor",
+    "IPAdapterAttnProcessor2_0",
+    "IPAdapterXFormersAttnProcessor",
+    "SlicedAttnProcessor",
+    "XFormersAttnProcessor",
+}  # attention whose result for a token does not depend on where in the sequence it stands
+
+
+def order_matters(model: Any, call: Call) -> bool:
+    """No layer of a UNet's transformers knows positions; masks and attention of other people's making may."""
+    if call["attention_mask"] is not None or (call["cross_attention_kwargs"] or {}).get("ip_adapter_masks") is not None:
+        return True
+    return any(type(processor).__name__ not in _BLIND_TO_ORDER for processor in model.attn_processors.values())
+
+
 FAMILY = Family(
     name="unet",
     title="Stable Diffusion 1.5, 2 and SDXL",
@@ -54,6 +73,7 @@ FAMILY = Family(
     blocks=(BASIC_BLOCK,),
     stacks=stacks,
     scene=scene,
+    order_matters=order_matters,
     pipelines=(
         "StableDiffusionPipeline",
         "StableDiffusionXLPipeline",
