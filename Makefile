@@ -52,8 +52,9 @@ format: $(STAMP) ## let ruff fix and format what it can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: $(STAMP) ## what a plan costs, against one transformer block
+bench: $(STAMP) ## what a plan costs against one transformer block, and merging against ToMeSD's
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.planning
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.merging
 
 train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
 	@nice -n 19 $(PY) -m training.run

@@ -62,6 +62,7 @@ PARTIES = {  # third parties and the rooms that may import them; torch is for al
     "matplotlib": {"evaluate"},
     "scipy": {"evaluate"},
     "skimage": {"evaluate"},
+    "tomesd": {"evaluate"},
     "torchmetrics": {"evaluate"},
     "gradio": {"web"},
     "typer": {"cli", "commands"},
@@ -74,6 +75,7 @@ LATE = {  # only inside functions: not everyone has them, or they are slow to im
     "matplotlib": {"evaluate"},
     "scipy": {"evaluate"},
     "skimage": {"evaluate"},
+    "tomesd": {"evaluate"},
     "torchmetrics": {"evaluate"},
     "gradio": {"web"},
 }
