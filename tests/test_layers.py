@@ -23,7 +23,7 @@ ROWS = (
     ("plan",),
     ("unmerging", "matching"),
     ("weights",),
-    ("schedule", "inject"),
+    ("schedule", "clock", "inject"),
     ("methods",),
     ("slots",),
     ("sites",),

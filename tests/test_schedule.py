@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tomadiff import Clock, Schedule
+from tomadiff.clock import Tick
 from tomadiff.errors import SettingError
-from tomadiff.schedule import Due, Tick
+from tomadiff.schedule import Due
 
 
 def actions(schedule: Schedule, steps: list[int], total: int | None = None) -> list[str]:
@@ -51,6 +52,38 @@ def test_ratio_over_steps_and_levels() -> None:
     assert hash(schedule) == hash(Schedule(ratio_from=((0.5, 0.75), (2, 0.25)), ratio_at_level=((1, 0.1),)))
 
 
+def test_an_op_has_the_last_word_on_its_ratio() -> None:
+    schedule = Schedule(ratio_at_level={1: 0.1}, ratio_at_op={"feed_forward": 0.3})
+    assert schedule.ops == ("feed_forward",)
+    assert schedule.varies
+    assert schedule.ratio(0.5, 0, level=1, op="feed_forward") == 0.3
+    assert schedule.ratio(0.5, 0, level=1, op="attention") == 0.1
+
+
+def test_a_ramp_goes_from_first_to_last() -> None:
+    ramp = Schedule.ramp(0.2, 0.8, pieces=4, start=1)
+    ratios = [ramp.ratio(0.5, step, total=8) for step in range(8)]
+    assert ratios == pytest.approx([0.2, 0.2, 0.4, 0.4, 0.6, 0.6, 0.8, 0.8])
+    assert ramp.start == 1
+
+
+def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
+    schedule = Schedule(reuse_every=3, reuse_from=2)
+    assert [schedule.reuses_at(step) for step in range(9)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not any(Schedule().reuses_at(step) for step in range(9))
+    assert Schedule(reuse_every=2, reuse_from=0.5).needs_total
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -63,6 +96,9 @@ def test_ratio_over_steps_and_levels() -> None:
         {"ratio_from": {-1: 0.5}},
         {"ratio_at_level": {-1: 0.5}},
         {"ratio_at_level": {0: "half"}},
+        {"ratio_at_op": {"attn1": 0.5}},
+        {"reuse_every": 0},
+        {"reuse_from": -1},
     ],
 )
 def test_bad_schedules_are_refused(settings: dict[str, object]) -> None:

@@ -1,12 +1,13 @@
 """tomadiff: diffusion models draw the same picture sooner, by merging near-equal image tokens."""
 
 from tomadiff.adapters import register, supported
+from tomadiff.clock import Clock
 from tomadiff.errors import TomaError
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.patch import Patch, apply, remove
 from tomadiff.plan import MergePlan
-from tomadiff.schedule import Clock, Schedule
+from tomadiff.schedule import Schedule
 from tomadiff.select import facility_location
 
 __version__ = "0.1.0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,25 +15,26 @@ from torch import Tensor, nn
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
+from tomadiff.clock import Clock
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
-from tomadiff.schedule import Clock, Schedule
-from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
+from tomadiff.schedule import Schedule
+from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block, reusing_op
 from tomadiff.slots import Dice, Moment, Planner, Slot
 
 logger = logging.getLogger("tomadiff")
 
 MARK = "_tomadiff_patch"  # attribute of a patched model that leads to its patch
-_FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; ops: merged_op
+_FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; ops: see _op
 
 
 def merges_nothing(method: Method, schedule: Schedule) -> bool:
     """Whether the settings alone leave every token where it is."""
-    return method.ratio == 0 and not schedule.ratio_from and not schedule.ratio_at_level
+    return method.ratio == 0 and not schedule.varies and schedule.reuse_every == 1
 
 
 class Home:
@@ -80,13 +82,17 @@ class PatchedModel:
         self.model.__dict__[MARK] = self
         try:
             for module, site in self.sites:
-                inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
+                inject(module, _FUNCTIONS.get(site.kind, self._op), site)
             self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self.clock.begin)
         except BaseException:
             self.take_off()
             raise
+
+    @property
+    def _op(self) -> Callable[..., Any]:
+        return merged_op if self.schedule.reuse_every == 1 else reusing_op
 
     def _open_gates(self) -> None:
         """Arrange tokens where they enter and leave a stack, if that can be done for all stacks."""
@@ -174,29 +180,32 @@ class PatchedModel:
             return
         key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
         for call in calls_to_wrap(module, described, self.method):
-            slot = known.get(key) or self._new_slot(key, level, stack.depth, place / total)
-            leads = key not in known
-            known[key] = slot
+            op = call.kind if call.kind in self.schedule.ops else None
+            name = key if op is None else f"{key}, {op.replace('_', ' ')}"
+            slot = known.get(name) or self._new_slot(name, level, stack.depth, place / total, op)
+            leads = name not in known
+            known[name] = slot
             stack_slots = self.homes.setdefault(stack.home, [])
             if slot not in stack_slots:
                 stack_slots.append(slot)
-            name = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, name, call.kind, leads, call.rotary, call.outputs, call.joint)
+            where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
+            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint)
             self.sites.append((call.module, site))
 
-    def _new_slot(self, key: str, level: int, depth: int, progress: float) -> Slot:
+    def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None) -> Slot:
         method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
-        slot = Slot(key, Planner(method, self.schedule, self.moment, level, progress))
+        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress, op))
         slot.warn = self.warn_once
         self.slots.append(slot)
-        self.depths[key] = depth
+        self.depths[name] = depth
         return slot
 
     # ------------------------------------------------------------------------------------------ before a call
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the slots."""
         call = Call(self.model, args, kwargs)
-        self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
+        if self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler)):
+            self._forget()
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
@@ -207,12 +216,20 @@ class PatchedModel:
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
+    def _forget(self) -> None:
+        """Drop what was kept of the last picture: every picture is drawn as if it were the first."""
+        for _, site in self.sites:
+            site.last.clear()
+        for slot in self.slots:
+            slot.planner.suitable = None
+
     def _tell(self, slot: Slot, image: Tensor, arranged: bool) -> None:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
         tick = self.moment.tick
         planner = slot.planner
         planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
+        slot.turn, slot.reuses = tick.turn, self.schedule.reuses_at(tick.step, tick.total)
         if grid is None:
             slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
         slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0

@@ -1,4 +1,4 @@
-"""When plans are made: a :class:`Schedule` says what is due at a step, a :class:`Clock` says which step it is."""
+"""When plans are made, and how much merges when: a :class:`Schedule` says what is due at a step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import torch
+from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
 
-from tomadiff.errors import SettingError, require_count, require_ratio
+OPS = ("attention", "cross_attention", "feed_forward")
+"""Kinds of op that tokens can merge around."""
 
 When = int | float
 """A moment of a run: a whole number counts steps, a fraction (0.0 to 1.0) is a share of the run."""
@@ -40,7 +41,11 @@ class Schedule:
         start: first merged step.
         stop: first step that is unmerged again; ``None`` merges to the end.
         ratio_from: ratio from a step on, ``{0: 0.25, 10: 0.5}``; before the first entry the method's own holds.
-        ratio_at_level: ratio of single levels, ``{0: 0.75}``; it outranks the others.
+        ratio_at_level: ratio of single levels, ``{0: 0.75}``; it outranks the one of the step.
+        ratio_at_op: ratio of kinds of op, ``{"feed_forward": 0.25}``, which get own plans; it outranks the others.
+        reuse_every: compute the ops only every so many steps, and add what they gave last in between: a cache on top of
+            merging (or alone, with ratio 0). It holds the output of every op.
+        reuse_from: first step of that.
     """
 
     destinations_every: int = 10
@@ -49,24 +54,38 @@ class Schedule:
     stop: When | None = None
     ratio_from: Mapping[When, float] | tuple[tuple[When, float], ...] = ()
     ratio_at_level: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    ratio_at_op: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
+    reuse_every: int = 1
+    reuse_from: When = 0
 
     def __post_init__(self) -> None:
         require_count("destinations_every", self.destinations_every)
         require_count("weights_every", self.weights_every)
+        require_count("reuse_every", self.reuse_every)
         _require_moment("start", self.start)
+        _require_moment("reuse_from", self.reuse_from)
         if self.stop is not None:
             _require_moment("stop", self.stop)
-        for name in ("ratio_from", "ratio_at_level"):
+        for name in ("ratio_from", "ratio_at_level", "ratio_at_op"):
             object.__setattr__(self, name, _as_pairs(name, getattr(self, name)))
         for moment, _ in self._ratio_steps:
             _require_moment("ratio_from", moment)
         for level, _ in self._ratio_levels:
             require_count("ratio_at_level's level", level, least=0)
+        for op in self.ops:
+            require_choice("ratio_at_op's op", op, OPS)
+
+    @classmethod
+    def ramp(cls, first: float, last: float, pieces: int = 4, **settings: Any) -> Schedule:
+        """A ratio that goes from ``first`` to ``last`` over the run, in ``pieces`` equal pieces (shapes stay few)."""
+        require_count("pieces", pieces, least=2)
+        ratios = {piece / pieces: first + (last - first) * piece / (pieces - 1) for piece in range(pieces)}
+        return cls(ratio_from=ratios, **settings)
 
     @property
     def needs_total(self) -> bool:
         """Whether a fraction is used, so that the number of steps must be known."""
-        moments = (self.start, self.stop, *(moment for moment, _ in self._ratio_steps))
+        moments = (self.start, self.stop, self.reuse_from, *(moment for moment, _ in self._ratio_steps))
         return any(isinstance(moment, float) for moment in moments)
 
     def merges_at(self, step: int, total: int | None = None) -> bool:
@@ -74,8 +93,26 @@ class Schedule:
         after_start = step >= _step_of("start", self.start, total)
         return after_start and (self.stop is None or step < _step_of("stop", self.stop, total))
 
-    def ratio(self, base: float, step: int, level: int = 0, total: int | None = None) -> float:
-        """Share of tokens to remove at this step and level, where ``base`` is the method's own."""
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Kinds of op that have a ratio, and so plans, of their own."""
+        return tuple(op for op, _ in self._ratio_ops)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the method's own ratio is not the only one."""
+        return bool(self.ratio_from or self.ratio_at_level or self.ratio_at_op)
+
+    def reuses_at(self, step: int, total: int | None = None) -> bool:
+        """Whether ops give again what they gave last."""
+        since = step - _step_of("reuse_from", self.reuse_from, total)
+        return since > 0 and since % self.reuse_every > 0
+
+    def ratio(self, base: float, step: int, level: int = 0, total: int | None = None, op: str | None = None) -> float:
+        """Share of tokens to remove at this step, level and op, where ``base`` is the method's own."""
+        for known_op, ratio in self._ratio_ops:
+            if known_op == op:
+                return ratio
         for known, ratio in self._ratio_levels:
             if known == level:
                 return ratio
@@ -96,6 +133,11 @@ class Schedule:
     def _ratio_steps(self) -> tuple[tuple[When, float], ...]:
         assert isinstance(self.ratio_from, tuple)
         return self.ratio_from
+
+    @property
+    def _ratio_ops(self) -> tuple[tuple[str, float], ...]:
+        assert isinstance(self.ratio_at_op, tuple)
+        return self.ratio_at_op
 
     @property
     def _ratio_levels(self) -> tuple[tuple[int, float], ...]:
@@ -131,128 +173,3 @@ def _step_of(name: str, moment: When, total: int | None) -> int:
             "pipeline, call patch.begin(steps=…) before the loop, or give a whole number of steps."
         )
     return round(moment * total)
-
-
-@dataclass(frozen=True)
-class Tick:
-    """One call of the model: which generation (picture), step, and pass within the step it is.
-
-    ``total`` is the number of steps if it is known.
-    """
-
-    generation: int
-    step: int
-    turn: int
-    total: int | None = None
-
-
-_MOST_TURNS = 4  # more calls than this within a step are unusual enough to look at the timestep itself
-
-
-class Clock:
-    """Turns what a model sees into steps. In order of trust:
-
-    1. steps that the caller states (:meth:`begin`, :meth:`state`);
-    2. the ``step_index`` of the scheduler, with a new ``timesteps`` tensor as the sign of a new generation;
-    3. the timestep itself: a new value is a new step, a larger one a new generation.
-
-    Calls within one step are numbered by ``turn`` (separate guidance passes, Heun's second evaluation).
-    """
-
-    def __init__(self) -> None:
-        self._generation = 0
-        self._step = 0
-        self._turn = -1
-        self._total: int | None = None
-        self._fresh = True
-        self._stated: int | None = None
-        self._last_timestep: float | None = None
-        self._timesteps: object = None
-        self._standing_still: object = None
-
-    def begin(self, steps: int | None = None) -> None:
-        """A new generation starts with the next call; ``steps`` is its length if known."""
-        if steps is not None:
-            require_count("steps", steps)
-        self._total = steps
-        self._fresh = True
-        self._stated = None
-
-    def state(self, step: int) -> None:
-        """The next calls belong to ``step``, until told otherwise."""
-        require_count("step", step, least=0)
-        self._stated = step
-
-    def tick(self, timestep: Any = None, scheduler: Any = None) -> Tick:
-        """Register one call of the model.
-
-        Args:
-            timestep: what the model was given: a number or a tensor (reading it from a GPU waits for the GPU, so it is
-                left alone where a better source exists).
-            scheduler: the pipeline's scheduler, if the model belongs to one.
-        """
-        if self._stated is not None:
-            self._advance(self._stated)
-        elif _is_out_of_use(scheduler):
-            self._by_timestep(timestep, None)
-        elif self._trusts(scheduler):
-            self._by_scheduler(scheduler)
-        else:
-            self._by_timestep(timestep, scheduler)
-        return Tick(self._generation, self._step, self._turn, self._total)
-
-    def _trusts(self, scheduler: Any) -> bool:
-        """A scheduler that counts; one that stands still belongs to another pipeline than the one at work."""
-        if not hasattr(scheduler, "step_index") or not _has_timesteps(scheduler):
-            return False
-        if scheduler.timesteps is self._timesteps and self._turn >= _MOST_TURNS:
-            self._standing_still = scheduler.timesteps
-        return scheduler.timesteps is not self._standing_still
-
-    def _by_scheduler(self, scheduler: Any) -> None:
-        timesteps = scheduler.timesteps
-        if timesteps is not self._timesteps:
-            self._fresh, self._timesteps, self._total = True, timesteps, len(timesteps)
-        index = scheduler.step_index
-        self._advance(_first_index(scheduler) if index is None else int(index))
-
-    def _by_timestep(self, timestep: Any, scheduler: Any) -> None:
-        value = _largest(timestep)
-        if _has_timesteps(scheduler) and scheduler.timesteps is not self._timesteps:
-            self._fresh, self._timesteps, self._total = True, scheduler.timesteps, len(scheduler.timesteps)
-        last, self._last_timestep = self._last_timestep, value
-        if value is not None and last is not None and value > last:
-            self._fresh = True
-        new_step = value is None or value != last
-        self._advance(0 if self._fresh else self._step + int(new_step))
-
-    def _advance(self, step: int) -> None:
-        if self._fresh or step < self._step:
-            self._generation += 1
-            self._turn = -1
-        self._turn = self._turn + 1 if step == self._step and not self._fresh else 0
-        self._step, self._fresh = step, False
-
-
-def _has_timesteps(scheduler: Any) -> bool:
-    return getattr(scheduler, "timesteps", None) is not None
-
-
-def _is_out_of_use(scheduler: Any) -> bool:
-    """Its run is over, or none was ever prepared: whatever drives the model now, it is not this one."""
-    if not _has_timesteps(scheduler) or getattr(scheduler, "num_inference_steps", "absent") is None:
-        return True
-    index = getattr(scheduler, "step_index", None)
-    return index is not None and int(index) >= len(scheduler.timesteps)
-
-
-def _first_index(scheduler: Any) -> int:
-    """Schedulers set their index at the first step only; image-to-image begins further on."""
-    return int(getattr(scheduler, "begin_index", None) or 0)
-
-
-def _largest(timestep: Any) -> float | None:
-    """Per-token timesteps (video) hold zeros for given frames: the largest is the one that counts."""
-    if timestep is None:
-        return None
-    return float(timestep.max()) if isinstance(timestep, torch.Tensor) else float(timestep)

@@ -6,7 +6,7 @@ A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -56,6 +56,7 @@ class Site:
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
         inner: set by :func:`tomadiff.inject.inject`.
+        last: what an op that reuses its results gave last, by pass of the step.
     """
 
     slot: Slot
@@ -67,6 +68,7 @@ class Site:
     joint: bool = False
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
+    last: dict[int, Any] = field(default_factory=dict, repr=False)
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +79,23 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), site.slot.unmerge)
+
+
+def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`merged_op` at some steps of a run; at the others, what the op gave last in the same pass."""
+    site: Site = getattr(self, DATA)
+    slot = site.slot
+    if slot.reuses:
+        result = site.last.get(slot.turn)
+        if result is not None and _first_tensor(result).shape[:2] == hidden_states.shape[:2]:
+            return result
+    site.last[slot.turn] = merged_op(self, hidden_states, *args, **kwargs)
+    return site.last[slot.turn]
+
+
+def _first_tensor(result: Any) -> Tensor:
+    first: Tensor = result if isinstance(result, Tensor) else result[0]
+    return first
 
 
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

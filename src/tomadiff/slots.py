@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tomadiff.clock import Tick
 from tomadiff.grid import Grid, Layout
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
-from tomadiff.schedule import Due, Schedule, Tick
+from tomadiff.schedule import Due, Schedule
 
 
 class Dice:
@@ -54,11 +55,13 @@ class Moment:
     tail: int = 0
     dice: Dice = field(default_factory=lambda: Dice(0))
 
-    def move(self, tick: Tick) -> None:
-        """Go on to another call."""
-        if tick.generation != self.tick.generation:
+    def move(self, tick: Tick) -> bool:
+        """Go on to another call; whether it is the first of a picture."""
+        begins = tick.generation != self.tick.generation
+        if begins:
             self.dice.restart()
         self.tick = tick
+        return begins
 
 
 @dataclass
@@ -80,8 +83,17 @@ _LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep mus
 class Planner:
     """Makes and keeps the plans of one slot; tells its ``watcher``, if it has one, whenever a call asks for a plan."""
 
-    def __init__(self, method: Method, schedule: Schedule, moment: Moment, level: int, depth: float = 1.0) -> None:
-        self.method, self.schedule, self.moment, self.level, self.depth = method, schedule, moment, level, depth
+    def __init__(
+        self,
+        method: Method,
+        schedule: Schedule,
+        moment: Moment,
+        level: int,
+        depth: float = 1.0,
+        op: str | None = None,
+    ) -> None:
+        self.method, self.schedule, self.moment = method, schedule, moment
+        self.level, self.depth, self.op = level, depth, op
         self.grid: Grid | None = None
         self.order: Layout | None = None  # that tokens come in; None: raster order
         self.kept: dict[int, Kept] = {}
@@ -90,27 +102,37 @@ class Planner:
         self.weights_made = 0
         self.last: Plan | None = None
         self.watcher: Watcher | None = None
+        self.suitable: float | None = None  # ratio that the tokens seen last can spare, where a method looks at that
 
     def ratio(self) -> float:
         """Share of tokens to remove now."""
         tick = self.moment.tick
-        return self.schedule.ratio(self.method.ratio, tick.step, self.level, tick.total)
+        own = self.method.ratio if self.suitable is None else self.suitable
+        return self.schedule.ratio(own, tick.step, self.level, tick.total, self.op)
 
-    def current(self, tokens: Tensor) -> Plan:
-        """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due."""
+    def current(self, tokens: Tensor, static: bool = False) -> Plan:
+        """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due.
+
+        With ``static`` (compiled code) it has the shapes of :meth:`ratio` as it was before the tokens were seen; what
+        they can spare holds from the next call on.
+        """
         assert self.grid is not None
         tick = self.moment.tick
         if tick.generation != self.generation:
             self.kept.clear()
             self.generation = tick.generation
-        key = (self.grid, tokens.shape[0], tokens.dtype, tokens.device, self.ratio())
         image = tokens[:, : self.grid.tokens].detach()
-        turn = min(tick.turn, _LAST_TURN)
-        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), key, image)
+        turn, ratio = min(tick.turn, _LAST_TURN), self.ratio()
+        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), self._key(tokens, ratio), image)
+        if self.ratio() != ratio and not static:
+            self.kept[turn] = self._selected(self._key(tokens, self.ratio()), image)
         self.last = self.kept[turn].plan
         if self.watcher is not None:
             self.watcher(self, self._raster(image))
         return self.last
+
+    def _key(self, tokens: Tensor, ratio: float) -> tuple[Any, ...]:
+        return (self.grid, tokens.shape[0], tokens.dtype, tokens.device, ratio)
 
     def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], tokens: Tensor) -> Kept:
         """Later passes of a step take the destinations of its first, and weigh them by their own tokens."""
@@ -133,8 +155,9 @@ class Planner:
         assert self.grid is not None
         self.plans_made += 1
         passes = self.moment.passes if tokens.shape[0] % self.moment.passes == 0 else 1
-        dice, tokens = self.moment.dice.generator, self._raster(tokens)
-        plan = self.method.plan(tokens, self.grid, ratio=self.ratio(), passes=passes, generator=dice, depth=self.depth)
+        dice, tokens, ratio = self.moment.dice.generator, self._raster(tokens), key[-1]
+        plan = self.method.plan(tokens, self.grid, ratio=ratio, passes=passes, generator=dice, depth=self.depth)
+        self.suitable = self.method.suitable_ratio(tokens, self.grid, passes=passes)
         step = self.moment.tick.step
         return Kept(plan, key, step, step)
 
@@ -153,6 +176,8 @@ class Slot:
         tail: tokens behind the grid that stay as they are.
         batch: samples in the call.
         trains: whether gradients of the model's weights are wanted.
+        turn: which pass of the step the call is.
+        reuses: whether ops give again what they gave last.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -160,8 +185,8 @@ class Slot:
         self.name = name
         self.plan: Plan | None = None
         self.active = False
-        self.tail = self.batch = 0
-        self.trains = False
+        self.tail = self.batch = self.turn = 0
+        self.trains = self.reuses = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None
@@ -262,7 +287,7 @@ def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[T
 
     ``state`` tells the shapes; ``handle`` is a tensor, because a number would be compiled in.
     """
-    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens).state]
+    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens, static=True).state]
 
 
 @renewed_state.register_fake

@@ -58,17 +58,36 @@ def choose_destinations(
         The destinations, and the ``(B, R, k, L)`` cosines between them and all tokens, which :func:`weigh` would
         otherwise compute again (``None`` if the attention regions are others).
     """
-    layout = regions.layout(grid, tokens.device)
-    cosine, usable = cosines(layout.split(tokens))
-    groups = group_count(tokens.shape[0], share, passes)
-    similarity = (by_group(cosine, groups).mean(0) + 1) / 2
-    mask = by_group(usable & layout.mask, groups).all(0)
-    selection = selector(similarity.flatten(0, 1), kept_per_region(ratio, layout), mask.flatten(0, 1))
+    layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
+    cosine, similarity, mask = _similarity(tokens, layout, groups)
+    selection = selector(similarity, kept_per_region(ratio, layout), mask)
     places = repeat_to(selection.indices.view(groups, layout.regions, -1), tokens.shape[0])
     chosen = Destinations(layout, places, shared=groups == 1)
     if attention_regions is not None and attention_regions != regions:
         return _rehouse(chosen, regions, attention_regions), None
     return chosen, cosine.gather(2, places[..., None].expand(*places.shape, cosine.shape[-1]))
+
+
+def _similarity(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``(B, R, L, L)`` cosines; ``(G·R, L, L)`` similarity and ``(G·R, L)`` mask, as selectors take them."""
+    cosine, usable = cosines(layout.split(tokens))
+    similarity = (by_group(cosine, groups).mean(0) + 1) / 2
+    mask = by_group(usable & layout.mask, groups).all(0)
+    return cosine, similarity.flatten(0, 1), mask.flatten(0, 1)
+
+
+def coverage_by_count(
+    tokens: Tensor, grid: Grid, regions: Regions, selector: Selector, share: Share = "sample", passes: int = 1
+) -> list[float]:
+    """Coverage of ``tokens`` ``(B, N, C)`` with one destination per region, with two, and so on.
+
+    Greedy choices are nested: one run to the end tells all of them. Reading the result waits for the GPU.
+    """
+    layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
+    _, similarity, mask = _similarity(tokens, layout, groups)
+    gains = selector(similarity, layout.smallest, mask).gains.clamp_min(0)
+    by_count = gains.sum(0).cumsum(0) / mask.sum().clamp_min(1)
+    return [float(coverage) for coverage in by_count]
 
 
 def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> Destinations:

@@ -15,7 +15,10 @@ from tomadiff.methods.base import Method
 from tomadiff.plan import Destinations, MergePlan, repeat_to
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.unmerging import UNMERGES, Unmerge
-from tomadiff.weights import Logits, choose_destinations, weigh
+from tomadiff.weights import Logits, choose_destinations, coverage_by_count, kept_per_region, weigh
+
+RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
+"""What a coverage target chooses from: few, so that compiled code has few shapes to know."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class ToMA(Method):
     What matters most:
         ``ratio``: share of tokens removed.
         ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
+        ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average.
+            Every time destinations are chosen, the largest ratio that still meets it is taken, out of a few.
 
     To tinker with (and see :class:`~tomadiff.methods.base.Method` for what all methods share):
 
@@ -47,6 +52,7 @@ class ToMA(Method):
     logits: Logits = "cosine"
     unmerge: Unmerge = "transpose"
     selector: str | Selector = "facility_location"
+    coverage: float | None = None
     kernels: Choice = "auto"
 
     def __post_init__(self) -> None:
@@ -60,8 +66,17 @@ class ToMA(Method):
         require_choice("unmerge", self.unmerge, UNMERGES)
         if not callable(self.selector):
             require_choice("selector", self.selector, tuple(SELECTORS))
+        self._require_coverage()
         require_choice("kernels", self.kernels, ("auto", "triton", "torch"))
         self._require_kernels()
+
+    def _require_coverage(self) -> None:
+        if self.coverage is None:
+            return
+        if isinstance(self.coverage, bool) or not 0 < self.coverage < 1:
+            raise SettingError(f"coverage={self.coverage!r} is not possible; choose above 0 and below 1, such as 0.97.")
+        if self.selector != "facility_location":
+            raise SettingError("A coverage target needs selector='facility_location', which is what maximises it.")
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
@@ -118,6 +133,17 @@ class ToMA(Method):
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes
             )
             return self._weigh(tokens, chosen, cosine)
+
+    def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
+        """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
+        if self.coverage is None:
+            return None
+        _require_tokens(tokens, grid)
+        with torch.no_grad():
+            reached = coverage_by_count(tokens, grid, self.regions, self._selector(None), self.share, passes)
+        layout = self.regions.layout(grid)
+        enough = [ratio for ratio in RATIOS if reached[kept_per_region(ratio, layout) - 1] >= self.coverage]
+        return max(enough, default=min(RATIOS))
 
     def _selector(self, generator: torch.Generator | None) -> Selector:
         if self.selector == "random":
