@@ -44,7 +44,7 @@ def demo(
     \b
     tomadiff demo
     tomadiff demo --model flux --out flux-demo
-    tomadiff demo --prompt "a tiger on a red background" --seed 3
+    tomadiff demo --prompt "a panda on a red background" --seed 3
 
     Writes a grid of the pictures, a map of what merged, and a page with sliders.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart

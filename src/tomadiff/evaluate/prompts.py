@@ -26,16 +26,12 @@ from tomadiff.errors import SettingError, TomaError
 PHOTO = "a photo of a {}"
 ABOUT = ("category", "challenge", "tag")  # columns worth keeping: results can be split by them
 
-# What the embedded pipelines draw, in the order in which they learnt it (training/objects.py).
+# What the embedded pipelines have learnt to draw (training/objects.py).
 OBJECTS = (
-    "apple", "banana", "strawberry", "watermelon", "tangerine", "avocado", "eggplant", "carrot", "mushroom", "broccoli",
-    "hamburger", "donut", "fox", "panda", "koala", "tiger", "pig", "frog", "penguin", "owl", "whale", "octopus",
-    "chicken", "ladybug",
-    "grapes", "cherries", "pineapple", "pear", "croissant", "cheese", "pizza", "cookie", "cupcake", "popcorn", "dog",
-    "cat", "bear", "lion", "cow", "monkey", "rabbit", "wolf", "unicorn", "duck", "turtle", "fish", "butterfly", "bee",
+    "fox", "strawberry", "panda", "hamburger", "frog", "donut", "owl", "watermelon", "pig", "avocado", "penguin",
+    "mushroom",
 )  # fmt: skip
 COLOURS = ("blue", "yellow", "green", "red", "purple", "orange", "pink", "white")
-LEARNT_FIRST = 24
 
 
 class PromptError(TomaError, ValueError):
@@ -77,13 +73,11 @@ def load_prompts(source: str | Path, limit: int | None = None, template: str | N
 
 
 def emoji_prompts() -> list[Prompt]:
-    """Every object on every colour, the objects learnt first before the others, neighbours on different colours."""
-    halves = (OBJECTS[:LEARNT_FIRST], OBJECTS[LEARNT_FIRST:])
+    """Every object on every colour, neighbours on different colours."""
     return [
         Prompt(emoji_prompt(name, COLOURS[(place + turn) % len(COLOURS)]), about={"tag": name})
-        for half in halves
         for turn in range(len(COLOURS))
-        for place, name in enumerate(half)
+        for place, name in enumerate(OBJECTS)
     ]
 
 
