@@ -68,29 +68,34 @@ class Bench:
 
     @cached_property
     def judge(self) -> Clip:
+        """The network that was trained with the pipelines, to look at their pictures."""
         return Clip.open(str(embedded.folder("judge")), "cpu")
 
     def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Any]:
+        """Pictures, unmerged without a candidate."""
         made = None if candidate is None else (candidate.method, candidate.schedule)
-        return draw_together(self.pipe, [prompt for prompt, _ in pairs], [seed for _, seed in pairs], self.call, made)[
-            0
-        ]
+        prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
+        return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
 
     def unmerged(self, pairs: tuple[Pair, ...]) -> list[Any]:
+        """What pictures are compared with; drawn once."""
         if pairs not in self._unmerged:
             self._unmerged[pairs] = self.draw(pairs)
         return self._unmerged[pairs]
 
     def flops(self, candidate: Candidate | None = None) -> int:
+        """Operations of one whole picture."""
         with flop_counter() as counter:
             self.draw([(Prompt("a fox on a blue background"), 0)], candidate)
         return int(counter.get_total_flops())
 
     @cached_property
     def full(self) -> int:
+        """Operations of one unmerged picture."""
         return self.flops()
 
     def compare(self, pairs: tuple[Pair, ...], candidate: Candidate, cost: float) -> Iterator[Row]:
+        """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
         drawn, wanted = self.draw(pairs, candidate), self.unmerged(pairs)
         pixels, targets = to_pixels(drawn), to_pixels(wanted)
         seen, meant = image_features(self.judge, drawn), image_features(self.judge, wanted)
