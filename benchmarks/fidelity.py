@@ -64,7 +64,7 @@ class Bench:
         self.pipe = embedded.load(model)
         self.pipe.set_progress_bar_config(disable=True)
         self.call = {**embedded.settings(model), "num_inference_steps": steps}
-        self._unmerged: dict[tuple[Pair, ...], list[Any]] = {}
+        self._unmerged: dict[tuple[tuple[str, int], ...], list[Any]] = {}
 
     @cached_property
     def judge(self) -> Clip:
@@ -79,9 +79,10 @@ class Bench:
 
     def unmerged(self, pairs: tuple[Pair, ...]) -> list[Any]:
         """What pictures are compared with; drawn once."""
-        if pairs not in self._unmerged:
-            self._unmerged[pairs] = self.draw(pairs)
-        return self._unmerged[pairs]
+        key = tuple((prompt.text, seed) for prompt, seed in pairs)
+        if key not in self._unmerged:
+            self._unmerged[key] = self.draw(pairs)
+        return self._unmerged[key]
 
     def flops(self, candidate: Candidate | None = None) -> int:
         """Operations of one whole picture."""
