@@ -1,0 +1,114 @@
+"""Settings with a name and a reason: a method and its schedule as a small JSON file, to ship, share and load.
+
+``apply(pipe, preset="sdxl")`` takes one that comes with the package, ``apply(pipe, preset="mine.json")`` one of your
+own, as :meth:`Preset.save` or ``tomadiff tune`` writes it. Only settings that differ from a default are written down.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from tomadiff.errors import SettingError
+from tomadiff.grid import Stripes, Tiles, Whole
+from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
+from tomadiff.schedule import Schedule
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Bound, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD, Whole)
+}
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A method and its schedule, and why these.
+
+    Attributes:
+        method: how to merge.
+        schedule: when.
+        made_for: the models it was made for, in words.
+        why: what it rests on: measured where and how, or reasoned.
+    """
+
+    method: Method
+    schedule: Schedule
+    made_for: str = ""
+    why: str = ""
+
+    @classmethod
+    def load(cls, source: str | Path) -> Preset:
+        """By the name of one that ships, or by the path of a file."""
+        path = _FOLDER / f"{source}.json"
+        if str(source) not in available():
+            path = Path(source)
+        if not path.is_file():
+            known = ", ".join(available()) or "none"
+            raise SettingError(f"There is no preset {str(source)!r}: give the path of a JSON file, or one of {known}.")
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as problem:
+            raise SettingError(f"{path} is not a preset: {problem}.") from problem
+        return cls._from(stored, path)
+
+    @classmethod
+    def _from(cls, stored: Any, path: Path) -> Preset:
+        if not isinstance(stored, dict) or "method" not in stored:
+            raise SettingError(f'{path} is not a preset: it needs "method", as Preset.save writes it.')
+        try:
+            method, schedule = _made(stored["method"]), _made(stored.get("schedule"))
+        except (SettingError, TypeError, AttributeError) as problem:
+            raise SettingError(f"{path} is not a preset: {problem}") from problem
+        if not isinstance(method, Method) or not isinstance(schedule, Schedule | None):
+            raise SettingError(f'{path} is not a preset: "method" must be a method and "schedule" a Schedule.')
+        notes = {name: str(stored.get(name, "")) for name in ("made_for", "why")}
+        return cls(method, schedule or method.schedule, **notes)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        Path(path).write_text(self.as_json() + "\n", encoding="utf-8")
+
+    def as_json(self) -> str:
+        """As it is stored."""
+        stored = {
+            "made_for": self.made_for,
+            "why": self.why,
+            "method": _plain(self.method),
+            "schedule": _plain(self.schedule),
+        }
+        return json.dumps(stored, indent=2, ensure_ascii=False)
+
+
+def available() -> tuple[str, ...]:
+    """Names of the presets that come with the package."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it: settings by kind and name, those that differ from a default; tuples as lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            one.name: _plain(getattr(value, one.name))
+            for one in fields(value)
+            if one.init and (one.default is MISSING or getattr(value, one.name) != one.default)
+        }
+        return {"kind": type(value).__name__, **changed}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if callable(value):
+        raise SettingError(f"{value!r} is a function, which a preset cannot hold; name a selector instead.")
+    return value
+
+
+def _made(value: Any) -> Any:
+    """The other way round; only kinds of settings that are known here are ever made."""
+    if isinstance(value, list):
+        return tuple(_made(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    if kind not in _KINDS:
+        raise SettingError(f"kind={kind!r} is not known; choose one of {', '.join(_KINDS)}.")
+    return _KINDS[kind](**{name: _made(item) for name, item in value.items() if name != "kind"})

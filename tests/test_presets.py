@@ -1,0 +1,75 @@
+"""Presets: what is saved is what is loaded, and a file that is no preset says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tomadiff import Schedule, Stripes, Tiles, ToDo, ToMA, ToMeSD, Whole
+from tomadiff.errors import SettingError
+from tomadiff.methods import Method
+from tomadiff.presets import Preset, available
+
+EXAMPLES = (
+    Preset(ToMA(0.5), Schedule()),
+    Preset(
+        ToMA(0.75, regions=Tiles(8), attention_regions=Whole(), scope="block", unmerge="least-squares", levels=(0, 1)),
+        Schedule(1, 1, start=0.2, ratio_from={0.5: 0.75, 3: 0.25}, ratio_at_op={"feed_forward": 0.25}),
+        made_for="SDXL",
+        why="measured, „here“",
+    ),
+    Preset(ToMA(0.25, regions=Stripes(count=8)), Schedule(stop=10)),
+    Preset(ToMeSD(0.5), Schedule()),
+    Preset(ToDo(factor=3), ToDo(factor=3).schedule),
+)
+
+
+@pytest.mark.parametrize("preset", EXAMPLES, ids=lambda preset: type(preset.method).__name__)
+def test_what_is_saved_is_what_is_loaded(preset: Preset, tmp_path: Path) -> None:
+    preset.save(tmp_path / "mine.json")
+    assert Preset.load(tmp_path / "mine.json") == preset
+
+
+def test_only_what_differs_is_written() -> None:
+    stored = json.loads(EXAMPLES[0].as_json())
+    assert stored["method"] == {"kind": "ToMA", "ratio": 0.5} or stored["method"] == {"kind": "ToMA"}
+    assert stored["schedule"] == {"kind": "Schedule"}
+
+
+def test_those_that_ship_can_be_loaded() -> None:
+    for name in available():
+        preset = Preset.load(name)
+        assert isinstance(preset.method, Method)
+        assert preset.made_for
+        assert preset.why
+
+
+def test_a_function_cannot_be_stored() -> None:
+    with pytest.raises(SettingError, match="name a selector"):
+        Preset(ToMA(0.5, selector=lambda *_: None), Schedule()).as_json()  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ("no json", "is not a preset"),
+        (json.dumps([1]), 'it needs "method"'),
+        (json.dumps({"method": {"kind": "os.system"}}), "kind='os.system' is not known"),
+        (json.dumps({"method": {"kind": "ToMA", "ratio": 2}}), "ratio=2 is not possible"),
+        (json.dumps({"method": {"kind": "ToMA", "speed": 2}}), "unexpected keyword"),
+        (json.dumps({"method": {"kind": "Tiles", "side": 4}}), '"method" must be a method'),
+        (json.dumps({"method": {"kind": "ToMA"}, "schedule": {"kind": "ToMA"}}), '"schedule" a Schedule'),
+    ],
+)
+def test_a_file_that_is_no_preset_says_so(stored: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(stored)
+    with pytest.raises(SettingError, match=message):
+        Preset.load(path)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(SettingError, match="There is no preset 'fast'"):
+        Preset.load("fast")
