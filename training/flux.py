@@ -19,7 +19,7 @@ from training.text import LENGTH, clip_tokenizer, t5_tokenizer, token_ids
 RECIPE = Recipe("flux", steps=14000, learning_rate=1e-3, ema_decay=0.998, report_every=500, muon=True)
 # Tokens per side, batch, and the step each begins at: global shape is learnt where it is cheap.
 GROWTH = ((0, 8, 32), (4000, 16, 16), (10000, 32, 8))
-FEW_UNTIL, GUIDED_FROM = 6000, 12500  # few objects until here; guidance is baked in from there
+GUIDED_FROM = 12500  # guidance is baked in from there
 HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=2.5, max_sequence_length=LENGTH)
 
@@ -98,7 +98,7 @@ class Objective:
     def __call__(self, step: int, generator: torch.Generator) -> torch.Tensor:
         side, batch = growth_at(step)
         count = batch // workers.count()
-        latents, captions = self.pool.batch(count, generator, few=step < FEW_UNTIL)
+        latents, captions = self.pool.batch(count, generator)
         sigma = flow.noise_levels(count, generator)
         noisy, velocity = flow.add_noise(pack(F.avg_pool2d(latents, 32 // side)), sigma, generator)
         keep = flow.keep_captions(count, generator)

@@ -46,12 +46,11 @@ class Pool:
         folder = stage_dir("pool")
         self.latents = np.load(folder / "latents.npy", mmap_mode="r")
         self.pairs = np.load(folder / "pairs.npy")
-        self.first = np.flatnonzero(np.isin(self.pairs[:, 0], [NAMES.index(name) for name in FIRST]))
+        self.learnt = np.flatnonzero(np.isin(self.pairs[:, 0], [NAMES.index(name) for name in FIRST]))
 
-    def batch(self, count: int, generator: torch.Generator, few: bool = False) -> tuple[torch.Tensor, list[str]]:
-        """Pictures of all objects, or of the few the denoisers learn first."""
-        among = self.first if few else np.arange(len(self.pairs))
-        rows = among[torch.randint(len(among), (count,), generator=generator).numpy()]
+    def batch(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, list[str]]:
+        """Pictures of the objects that the denoisers learn."""
+        rows = self.learnt[torch.randint(len(self.learnt), (count,), generator=generator).numpy()]
         phrasings = torch.randint(len(PHRASINGS), (count,), generator=generator).tolist()
         captions = [
             caption(NAMES[o], COLOUR_NAMES[c], p) for (o, c), p in zip(self.pairs[rows], phrasings, strict=True)
