@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
@@ -18,6 +20,7 @@ from tomadiff.patched import MARK, PatchedModel, merges_nothing
 from tomadiff.plan import Plan
 from tomadiff.report import Report
 from tomadiff.schedule import Schedule
+from tomadiff.slots import Planner
 
 logger = logging.getLogger("tomadiff")
 
@@ -160,6 +163,16 @@ class Patch:
         """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""
         slots = [slot for patched in self._models for slot in patched.slots]
         return {slot.name: slot.planner.last for slot in slots if slot.planner.last is not None}
+
+    def watch(self, function: Callable[[str, Planner, Tensor], None]) -> None:
+        """Call ``function(slot, planner, tokens)`` whenever a call of the model asks a slot for its plan.
+
+        ``planner.last`` is the plan in use and ``planner.moment.tick`` the step; ``tokens`` ``(B, N, C)`` are what it
+        would be renewed from. Lasts until the patch is changed or removed.
+        """
+        for patched in self._models:
+            for slot in patched.slots:
+                slot.planner.watcher = partial(function, slot.name)
 
     def summary(self) -> str:
         """What was merged so far, as text."""

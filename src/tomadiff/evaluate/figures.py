@@ -145,9 +145,19 @@ def column(canvas: Image.Image, place: int, title: str, note: str, upper: Image.
     write(canvas, (left, MARGIN - 8), title, INK, 26)
     write(canvas, (left, MARGIN + 24), note, FAINT, 17)
     canvas.paste(upper, (left, top))
-    canvas.paste(lower, (left, top + PANEL + GAP))
+    canvas.paste(lower, (left, top + upper.height + GAP))
 
 
-def write(canvas: Image.Image, at: tuple[int, int], text: str, colour: tuple[int, int, int], size: int) -> None:
-    """A line of text in Pillow's own font, so that the figure looks the same on every machine."""
-    ImageDraw.Draw(canvas).text(at, text, fill=colour, font=ImageFont.load_default(size))
+def write(
+    canvas: Image.Image,
+    at: tuple[int, int],
+    text: str,
+    colour: tuple[int, int, int],
+    size: int,
+    anchor: str = "la",
+) -> None:
+    """A line of text in Pillow's own font, so that the figure looks the same on every machine.
+
+    ``anchor`` says which part of the text is ``at`` the place, in Pillow's letters: ``"mm"`` is its middle.
+    """
+    ImageDraw.Draw(canvas).text(at, text, fill=colour, font=ImageFont.load_default(size), anchor=anchor)
