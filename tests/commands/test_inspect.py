@@ -13,7 +13,7 @@ from tomadiff.cli import app
 
 NASTY = "</title><script>alert(1)</script>"
 PICTURES = ("clusters.png", "hidden_states.png", "coverage.png", "overlap.png")
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Elements(HTMLParser):
@@ -105,7 +105,9 @@ def test_what_cannot_be_is_said_in_one_line_before_anything_is_drawn(
     assert not (tmp_path / "new").exists()
 
 
-def test_every_picture_of_the_page_is_there_and_small() -> None:
-    shown = [line.split("](")[1].rstrip(")") for line in PAGE.read_text(encoding="utf-8").splitlines() if "![" in line]
-    assert len(shown) == 7
-    assert all((PAGE.parent / path).stat().st_size < 120_000 for path in shown)
+@pytest.mark.parametrize(("page", "count", "largest"), [("methods.md", 7, 120_000), ("guide/inspect.md", 4, 500_000)])
+def test_every_picture_of_the_pages_is_there_and_small(page: str, count: int, largest: int) -> None:
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    shown = [line.split("](")[1].rstrip(")") for line in lines if line.startswith("![")]
+    assert len(shown) == count
+    assert all(((DOCS / page).parent / path).stat().st_size < largest for path in shown)

@@ -11,7 +11,7 @@ from tomadiff.evaluate.observe import Place
 from tomadiff.evaluate.recolour import Clustered, clustered, contact_sheet, kmeans, recoloured, token_colours
 from tomadiff.grid import Grid
 
-PLACE = Place(1, 2, "down_blocks.0.attentions.0")
+PLACE = Place(0, 2, "down_blocks.0.attentions.0")
 
 
 def inertia(tokens: Tensor, labels: Tensor) -> float:
@@ -63,7 +63,7 @@ def test_neighbours_are_counted_against_chance() -> None:
 def test_the_sheet_keeps_the_shape_of_the_picture() -> None:
     cells = [
         Clustered(Place(number, 9, "blocks"), step, torch.zeros(4, 8, dtype=torch.long))
-        for number in (1, 9)
+        for number in (0, 8)
         for step in (0, 5)
     ]
     wide, tall = (contact_sheet(cells, Image.new("RGB", size)) for size in ((64, 32), (32, 64)))

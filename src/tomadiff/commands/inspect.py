@@ -119,7 +119,7 @@ def _write(found: Inspection, about: dict[str, Any], machine: dict[str, Any], ou
     drawn = figures(found)
     paths = [out / "index.html", *(out / f"{name}.png" for name in drawn)]
     for path, figure in zip(paths[1:], drawn.values(), strict=True):
-        figure.image.quantize(colors=256).save(path, optimize=True)
+        figure.image.save(path, optimize=True)
     paths[0].write_text(page(found, drawn, about, machine), encoding="utf-8")
     return paths
 

@@ -115,7 +115,7 @@ class Watcher:
 # ---------------------------------------------------------------------------------------------- hidden states
 @dataclass(frozen=True)
 class Place:
-    """A block of a model: its number in the order they run, of how many, and the stack it belongs to."""
+    """A block of a model: its number from 0 in the order they run, of how many, and the stack it belongs to."""
 
     number: int
     total: int
@@ -140,7 +140,7 @@ class HiddenStates:
         self.family = family_of(self.model)
         stacks = self.family.stacks(self.model)
         every = [(stack.name, block) for stack in stacks for block in stack.blocks]
-        places = [Place(number, len(every), stack) for number, (stack, _) in enumerate(every, start=1)]
+        places = [Place(number, len(every), stack) for number, (stack, _) in enumerate(every)]
         self.blocks = spread([(place, block) for place, (_, block) in zip(places, every, strict=True)], blocks)
         self.depths = {stack.name: stack.depth for stack in stacks}
         self.clock, self.tick, self.scene = Clock(), Tick(0, 0, 0), Scene({})
