@@ -3,41 +3,15 @@
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
 
 from tests import tiny
 from tests.evaluate.drawn import thin_sd15
 from tomadiff.evaluate.architectures import build, inputs
 from tomadiff.evaluate.generate import Variant
 from tomadiff.evaluate.latency import Measurement, contenders, measure
-from tomadiff.evaluate.ops import Cost, cost_of
 from tomadiff.evaluate.workloads import Picture, Step
 from tomadiff.methods.catalogue import named
 from tomadiff.patch import apply
-
-
-def test_operations_of_products_and_of_attention_on_the_cpu() -> None:
-    tokens, layer = torch.randn(1, 2, 64, 16), torch.nn.Linear(8, 4)
-    assert cost_of(lambda: F.scaled_dot_product_attention(tokens, tokens, tokens)).flops == 4 * 2 * 64 * 64 * 16
-    assert cost_of(lambda: layer(torch.ones(3, 8))).flops == 2 * 3 * 8 * 4
-
-
-def test_views_launch_nothing_and_bytes_are_freed() -> None:
-    given = torch.zeros(100)
-
-    def call() -> None:
-        one = given + 1
-        view = one.view(10, 10)
-        two = view * 2
-        del one, two, view
-        _ = given.t() + given
-
-    assert cost_of(call) == Cost(0, 3, 800)
-
-
-def test_costs_add_and_scale() -> None:
-    assert Cost(10, 4, 7).scaled(0.5) + Cost(1, 1, 9) == Cost(6, 3, 9)
 
 
 def test_spread_and_median() -> None:

@@ -7,8 +7,8 @@ import pytest
 from diffusers import HeunDiscreteScheduler
 
 from tests.tiny import Tiny, build
+from tomadiff.cost import flop_counter
 from tomadiff.evaluate.generate import Question, Variant, draw, draw_together
-from tomadiff.evaluate.ops import flop_counter
 from tomadiff.evaluate.prompts import Prompt
 from tomadiff.evaluate.rehearsal import meter, rehearse
 

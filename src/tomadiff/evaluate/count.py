@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tomadiff.evaluate.ops import flop_counter
+from tomadiff.cost import flop_counter
 from tomadiff.grid import Grid
 from tomadiff.methods.base import Method
 from tomadiff.methods.tomesd import ToMeSD

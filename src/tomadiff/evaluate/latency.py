@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import UnsupportedModelError, require_count
 from tomadiff.evaluate.generate import Variant, variants
-from tomadiff.evaluate.ops import Cost, cost_of
 from tomadiff.evaluate.report import title_of
 from tomadiff.evaluate.workloads import Workload
 from tomadiff.patch import Patch, apply
@@ -32,7 +32,7 @@ class Measurement:
         seconds: one per round.
         parts: median seconds of each kind of call that makes up the unit.
         speed_up: median over rounds of the baseline's seconds by its own.
-        flops, launches, peak_bytes: see :class:`~tomadiff.evaluate.ops.Cost`.
+        flops, launches, peak_bytes: see :class:`~tomadiff.cost.Cost`.
         plan_bytes: held by plans at the end.
     """
 

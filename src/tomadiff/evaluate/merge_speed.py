@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tomadiff.cost import cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluate.landscape import landscape, to_tokens
 from tomadiff.evaluate.latency import seconds_of
-from tomadiff.evaluate.ops import cost_of
 from tomadiff.grid import Grid
 from tomadiff.methods.catalogue import entry, named
 

@@ -1,0 +1,158 @@
+"""How fast the machine at hand is: a handful of operators of the sizes that diffusion models use, for a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tomadiff.cost.op import LARGE
+from tomadiff.cost.trace import Trace, trace
+
+_LEAST = 1.5e-3  # seconds that a run must take to be believed; shorter ones are made larger
+_RUNS = 5
+_TINY = 200  # launches that are timed together
+
+USUAL_SHARES = {  # of GPUs, assumed alike for all: the rate of products for the first three, of memory for the others
+    "attention": 0.6,
+    "convolution": 0.7,
+    "batched": 0.25,
+    "function": 1.0,
+    "gather": 0.5,
+    "scatter": 0.1,
+}
+
+Call = Callable[[], Any]
+
+
+def measured_rates(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """Rates of :class:`~tomadiff.cost.hardware.Hardware`: shares by kind, and its other figures by name."""
+    if dtype.itemsize < 2:
+        dtype = torch.bfloat16  # weights that are kept in 8 bits are multiplied in 16
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        return _Bench(device, dtype).rates()
+
+
+class _Bench:
+    """Operators of one device and dtype; sizes grow until a run is long enough for the clock."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.generator = torch.Generator().manual_seed(0)
+
+    def draw(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator).to(self.device, self.dtype)
+
+    def rates(self) -> dict[str, float]:
+        launch = self._launch()
+        matmul, bandwidth = self._flops(self._matmul, launch), self._bytes(self._stream, launch)
+        rates = {"launch": launch, "matmul": matmul, "bandwidth": bandwidth, "fresh": self._fresh(bandwidth)}
+        multiplying = {"attention": self._attention, "convolution": self._convolution, "batched": self._tiles}
+        moving = {"function": self._function, "gather": self._gather, "scatter": self._scatter}
+        rates |= {kind: self._share(kind, self._flops, make, launch, matmul) for kind, make in multiplying.items()}
+        return rates | {kind: self._share(kind, self._bytes, make, launch, bandwidth) for kind, make in moving.items()}
+
+    def _share(
+        self, kind: str, rate: Callable[..., float], make: Callable[[int], Call], launch: float, whole: float
+    ) -> float:
+        """A rate as a share; not every device has every operator, or a deterministic one where that is asked for."""
+        try:
+            return rate(make, launch) / whole
+        except (RuntimeError, NotImplementedError):
+            return USUAL_SHARES[kind]
+
+    # ------------------------------------------------------------------------------------------ what is timed
+    def _matmul(self, scale: int) -> Call:
+        tokens, weight = self.draw(512 * scale, 1280), self.draw(1280, 1280)
+        return lambda: F.linear(tokens, weight)
+
+    def _attention(self, scale: int) -> Call:
+        heads = self.draw(1, 10 * scale, 512, 64)
+        return lambda: F.scaled_dot_product_attention(heads, heads, heads)
+
+    def _convolution(self, scale: int) -> Call:
+        picture, weight = self.draw(scale, 320, 32, 32), self.draw(320, 320, 3, 3)
+        return lambda: F.conv2d(picture, weight, padding=1)
+
+    def _tiles(self, scale: int) -> Call:
+        """Merging at ratio 0.5 in tiles of 4×4."""
+        matrix, tokens = self.draw(1, 64 * scale, 8, 16), self.draw(1, 64 * scale, 16, 640)
+        return lambda: torch.matmul(matrix, tokens)
+
+    def _stream(self, scale: int) -> Call:
+        tokens = self.draw(1, 1024 * scale, 640)
+        return lambda: tokens + tokens
+
+    def _function(self, scale: int) -> Call:
+        tokens = self.draw(1, 1024 * scale, 640)
+        return lambda: F.gelu(tokens)
+
+    def _gather(self, scale: int) -> Call:
+        tokens, rows = self.draw(1, 1024 * scale, 640), self._rows(1024 * scale)
+        return lambda: tokens.gather(1, rows)
+
+    def _scatter(self, scale: int) -> Call:
+        tokens, rows = self.draw(1, 1024 * scale, 640), self._rows(1024 * scale)
+        return lambda: tokens.scatter_reduce(1, rows, tokens, reduce="mean")
+
+    def _rows(self, count: int) -> Tensor:
+        order = torch.randperm(count, generator=self.generator).to(self.device)
+        return order[None, :, None].expand(1, count, 640)
+
+    # ------------------------------------------------------------------------------------------ how
+    def _launch(self) -> float:
+        """Seconds per operator where there is nothing to compute: a linear layer and a sum."""
+        token, weight = self.draw(1, 1, 8), self.draw(8, 8)
+
+        def tiny() -> None:
+            for _ in range(_TINY):
+                token + F.linear(token, weight)
+
+        return self._best(tiny) / (2 * _TINY)
+
+    def _flops(self, make: Callable[[int], Call], launch: float) -> float:
+        seconds, traced = self._timed(make, launch)
+        return traced.flops / seconds
+
+    def _bytes(self, make: Callable[[int], Call], launch: float) -> float:
+        seconds, traced = self._timed(make, launch)
+        return traced.moved / seconds
+
+    def _timed(self, make: Callable[[int], Call], launch: float) -> tuple[float, Trace]:
+        """Seconds of the smallest size that takes long enough, without its launches, and what it does."""
+        scale = 1
+        call = make(scale)
+        while (seconds := self._once(call)) < _LEAST and scale < 64:
+            scale *= 4
+            call = make(scale)
+        traced = trace(call)
+        least = min(seconds, self._best(call))
+        return max(least - launch * traced.launches, least / 2), traced
+
+    def _fresh(self, bandwidth: float) -> float:
+        """Bytes per second of the extra time that large results take: the system clears their memory first."""
+        if self.device.type != "cpu":
+            return inf
+        half = torch.ones(LARGE // 8)  # of LARGE, in float32
+        double = torch.ones(LARGE // 2)
+        extra = self._best(lambda: double + double, 3) - 4 * self._best(lambda: half + half, 3)
+        return double.nbytes / extra if extra > 0.1 * double.nbytes / bandwidth else inf
+
+    def _best(self, call: Call, runs: int = _RUNS) -> float:
+        return min(self._once(call) for _ in range(runs))
+
+    def _once(self, call: Call) -> float:
+        self._wait()
+        start = time.perf_counter()
+        call()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize()

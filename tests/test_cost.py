@@ -1,0 +1,370 @@
+"""Counting and predicting: hand-worked numbers, and shapes that must agree with what real modules do."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from math import inf
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tomadiff
+from tests import tiny
+from tomadiff import Grid, ToMA, Whole
+from tomadiff.adapters.registry import family_of
+from tomadiff.cost import GPUS, KINDS, PARTS, Cost, Hardware, Op, Trace, cost_of, formulas, trace
+from tomadiff.cost.op import LARGE
+from tomadiff.cost.work import Work, work_of
+from tomadiff.errors import SettingError
+
+PLAIN = Hardware("a machine of round numbers", {torch.float32: 1000.0}, bandwidth=100.0, launch=0.5)
+
+
+def kinds(call: Any) -> Counter[str]:
+    return Counter(op.kind for op in trace(call).ops.elements())
+
+
+# ---------------------------------------------------------------------------------------------- counting
+def test_operations_of_products_and_of_attention() -> None:
+    tokens, layer = torch.randn(1, 2, 64, 16), nn.Linear(8, 4)
+    assert cost_of(lambda: F.scaled_dot_product_attention(tokens, tokens, tokens)).flops == 4 * 2 * 64 * 64 * 16
+    assert cost_of(lambda: layer(torch.ones(3, 8))).flops == 2 * 3 * 8 * 4
+
+
+def test_views_launch_nothing_and_bytes_are_freed() -> None:
+    given = torch.zeros(100)
+
+    def call() -> None:
+        one = given + 1
+        view = one.view(10, 10)
+        two = view * 2
+        del one, two, view
+        _ = given.t() + given
+
+    assert cost_of(call) == Cost(0, 3, 800, 800 + 800 + 1200)
+
+
+def test_costs_add_and_scale() -> None:
+    assert Cost(10, 4, 7, 8).scaled(0.5) + Cost(1, 1, 9, 1) == Cost(6, 3, 9, 5)
+    one = Trace(Counter({Op("matmul", torch.float32, 10, 20): 3}), peak=5, peak_inside=2)
+    both = one.scaled(0.5) + Trace(Counter({Op("stream", torch.float32, 0, 4): 1}), peak=7)
+    assert (both.flops, both.moved, both.launches, both.peak, both.peak_inside) == (15, 34, 2.5, 7, 2)
+
+
+def test_kinds_of_operators() -> None:
+    tokens, rows = torch.randn(1, 128, 96), torch.randint(128, (1, 64, 1)).expand(1, 64, 96)
+    tiles, matrix = torch.randn(1, 8, 16, 96), torch.randn(1, 8, 8, 16)
+    assert kinds(lambda: F.linear(tokens, torch.ones(96, 96))) == {"matmul": 1, "stream": 1}
+    assert kinds(lambda: torch.matmul(matrix, tiles)) == {"batched": 1}
+    assert kinds(lambda: torch.matmul(torch.ones(1, 128, 128), tokens)) == {"matmul": 1, "stream": 1}
+    assert kinds(lambda: F.conv2d(torch.ones(1, 2, 4, 4), torch.ones(2, 2, 3, 3))) == {"convolution": 1, "stream": 2}
+    assert kinds(lambda: F.gelu(tokens).softmax(-1)) == {"function": 2}
+    assert kinds(lambda: tokens.gather(1, rows)) == {"gather": 1}
+    assert kinds(lambda: tokens.scatter_reduce(1, rows, tokens[:, :64], reduce="mean")) == {"scatter": 1}
+    assert kinds(lambda: tokens.logical_and(tokens)) == {"stream": 1}
+
+
+def test_what_is_repeated_by_a_stride_of_zero_is_read_once() -> None:
+    row, tokens = torch.ones(1, 10), torch.ones(4, 10)
+    assert trace(lambda: row.expand(4, 10) + tokens).moved == 4 * (10 + 40 + 40)
+
+
+def test_attention_on_the_meta_device_stays_in_one_piece() -> None:
+    """Real devices fuse it: no scores are ever written."""
+    real, none = (torch.zeros(2, 4, 128, 16, device=device) for device in ("cpu", "meta"))
+    on_cpu, on_meta = (trace(lambda x=x: F.scaled_dot_product_attention(x, x, value=x)) for x in (real, none))
+    (op,) = on_meta.ops
+    assert (op.kind, op.flops, op.moved) == ("attention", 4 * 2 * 4 * 128 * 128 * 16, 4 * real.nbytes)
+    assert on_cpu.flops == on_meta.flops
+    assert on_meta.peak == real.nbytes
+
+
+@pytest.mark.parametrize("name", ["sd15", "flux", "pixart"])
+def test_the_meta_device_does_what_a_real_one_does(name: str) -> None:
+    real, none = tiny.model(name), tiny.model(name).to("meta")
+    given = INPUTS[name]()
+    counted, expected = (trace(lambda m=m, x=x: m(**x)) for m, x in ((none, to_meta(given)), (real, given)))
+    assert counted.flops == expected.flops
+    assert counted.launches == expected.launches
+    assert counted.moved == pytest.approx(expected.moved, rel=0.02)  # attention also returns sums on a real device
+    assert counted.peak == pytest.approx(expected.peak, rel=0.05)
+
+
+def ids(side: int) -> torch.Tensor:
+    return torch.tensor([(0, row, column) for row in range(side) for column in range(side)]).float()
+
+
+INPUTS: dict[str, Any] = {
+    "sd15": lambda: {
+        "sample": torch.zeros(1, 4, 16, 16),
+        "timestep": torch.tensor(5.0),
+        "encoder_hidden_states": torch.zeros(1, 7, 32),
+    },
+    "flux": lambda: {
+        "hidden_states": torch.zeros(1, 64, 16),
+        "encoder_hidden_states": torch.zeros(1, 7, 32),
+        "pooled_projections": torch.zeros(1, 32),
+        "timestep": torch.tensor([0.5]),
+        "guidance": torch.tensor([1.0]),
+        "img_ids": ids(8),
+        "txt_ids": torch.zeros(7, 3),
+    },
+    "pixart": lambda: {
+        "hidden_states": torch.zeros(1, 4, 16, 16),
+        "encoder_hidden_states": torch.zeros(1, 7, 32),
+        "timestep": torch.tensor([1]),
+        "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
+    },
+}
+
+
+def to_meta(given: dict[str, Any]) -> dict[str, Any]:
+    """Position ids stay where they can be read."""
+    stays = ("img_ids", "txt_ids")
+    return {
+        name: value.to("meta") if isinstance(value, torch.Tensor) and name not in stays else value
+        for name, value in given.items()
+    }
+
+
+def test_peaks_inside_modules_count_what_they_add() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            return y + x
+
+    inner = Two()
+    given = torch.zeros(100)
+
+    def call() -> None:
+        before = given * 2  # alive inside, but not the module's
+        inner(before)
+        del before
+        wide = torch.ones(1000)
+        wide + 1
+
+    found = trace(call, inside=[inner])
+    assert (found.peak_inside, found.peak) == (800, 8000)
+    assert not inner._forward_hooks
+    assert not inner._forward_pre_hooks
+
+
+# ---------------------------------------------------------------------------------------------- predicting
+def test_an_operator_takes_the_longer_of_arithmetic_and_memory() -> None:
+    busy, idle = Op("matmul", torch.float32, 5000, 100), Op("matmul", torch.float32, 10, 300)
+    assert PLAIN.work(busy) == 5.0
+    assert PLAIN.work(idle) == 3.0
+    assert PLAIN.work(Op("stream", torch.float32, 0, 50)) == 0.5
+
+
+def test_seconds_add_launches_or_hide_them() -> None:
+    both = Trace(Counter({Op("matmul", torch.float32, 1000, 0): 2, Op("stream", torch.float32, 0, 50): 4}))
+    assert PLAIN.seconds(both) == 2 * 1 + 4 * 0.5 + 6 * 0.5
+    ahead = Hardware("the same, with a queue", PLAIN.matmul, 100.0, 0.5, overlaps=True)
+    assert ahead.seconds(both) == 4.0
+    assert ahead.seconds(both + Trace(Counter({Op("stream", torch.float32, 0, 0): 10}))) == 8.0
+
+
+def test_shares_fresh_memory_and_slower_machines() -> None:
+    machine = Hardware("m", {torch.float32: 1000.0}, 100.0, 0.0, {"attention": 0.5, "gather": 0.1}, fresh=10.0)
+    assert machine.work(Op("attention", torch.float32, 1000, 0)) == 2.0
+    assert machine.work(Op("gather", torch.float32, 0, 10)) == 1.0
+    large = Trace(Counter({Op("stream", torch.float32, 0, 0, fresh=40): 1}))
+    assert machine.seconds(large) == 4.0
+    factors = {**dict.fromkeys(PARTS, 1.0), "matmul": 2.0, "attention": 4.0, "fresh": 3.0}
+    slow = machine.slowed(factors)
+    for op in (Op("matmul", torch.float32, 1000, 0), Op("attention", torch.float32, 1000, 0)):
+        assert slow.work(op) == pytest.approx(factors[op.kind] * machine.work(op))
+    assert slow.work(Op("batched", torch.float32, 100, 0)) == machine.work(Op("batched", torch.float32, 100, 0))
+    assert slow.seconds(large) == pytest.approx(12.0)
+
+
+def test_known_gpus_are_slower_than_their_data_sheets() -> None:
+    assert set(GPUS) == {"V100", "RTX 8000", "RTX 6000 Ada", "A100", "H100", "RTX 4090"}
+    half = {name: gpu.rate("matmul", torch.float16) / 1e12 for name, gpu in GPUS.items()}
+    assert half["H100"] == pytest.approx(0.7 * 989.4)
+    assert half["V100"] < half["RTX 8000"] < half["RTX 4090"] < half["A100"] < half["RTX 6000 Ada"] < half["H100"]
+    assert GPUS["V100"].rate("matmul", torch.bfloat16) == GPUS["V100"].rate("matmul", torch.float32)
+    assert all(gpu.source and gpu.overlaps for gpu in GPUS.values())
+    with pytest.raises(SettingError, match="'A100'"):
+        Hardware.named("GTX 970")
+
+
+def test_this_machine_is_measured_once() -> None:
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    machine = Hardware.measure()
+    assert torch.equal(torch.get_rng_state(), state), "measuring must not touch the sampler's noise"
+    began = time.perf_counter()
+    assert Hardware.measure("cpu") is machine
+    assert time.perf_counter() - began < 0.01
+    assert 1e8 < machine.rate("matmul", torch.float32) < 1e14
+    assert 1e7 < machine.bandwidth < 1e13
+    assert 1e-8 < machine.launch < 1e-2
+    assert set(machine.shares) == set(KINDS) - {"matmul", "stream"}
+    assert all(0 < share < inf for share in machine.shares.values())
+    assert machine.fresh > 0
+    assert not machine.overlaps
+    assert machine.as_row()["matmul_float32"] == machine.rate("matmul", torch.float32)
+
+
+# ---------------------------------------------------------------------------------------------- the paper's formulas
+def test_the_papers_formulas_by_hand() -> None:
+    assert formulas.block(4096, 640) == 7 * 409600 * 4096 + 2 * 640 * 16777216 == 33_218_887_680
+    assert formulas.speed_up(4096, 640, 0.5) == pytest.approx(12672 / 4288)
+    assert formulas.speed_up(1024, 1280, 1.0) == 1.0
+    assert formulas.selection(4096, 640) == 10_737_418_240
+    assert formulas.selection(4096, 640, regions=256) == 41_943_040
+    assert formulas.weights(4096, 2048, 640, regions=256) == 20_971_520 + 2_621_440
+    assert formulas.merge(4096, 2048, 640) == 5_368_709_120
+    assert formulas.merge(4096, 2048, 640, regions=256) == 20_971_520
+    whole = formulas.merged_block(4096, 2048, 640, regions=256)
+    planning = formulas.selection(4096, 640, 256) / 10 + formulas.weights(4096, 2048, 640, 256) / 5
+    assert whole == formulas.block(2048, 640) + 2 * 20_971_520 + planning
+
+
+@pytest.mark.parametrize("method", [ToMA(0.5), ToMA(0.5, attention_regions=Whole())])
+def test_plans_multiply_as_the_formulas_say(method: ToMA) -> None:
+    """Two operations are one multiplication and its addition; norms are no product, so ``Nd`` is not counted."""
+    tokens, width, regions = 256, 32, 16 if method.attention_regions is None else 1
+    given = torch.zeros(1, tokens, width, device="meta")
+    plans: list[Any] = []
+    selecting = trace(lambda: plans.append(method.plan(given, Grid(16, 16))))
+    kept = plans[0].kept
+    weights = formulas.weights(tokens, kept, width, regions) - tokens * width
+    known = 0 if method.attention_regions is None else weights  # inside its regions, a selection's cosines serve again
+    assert selecting.flops / 2 == formulas.selection(tokens, width, regions=16) + known
+    assert trace(lambda: method.reweigh(plans[0], given)).flops / 2 == weights
+    assert trace(lambda: plans[0].merge(given)).flops / 2 == formulas.merge(tokens, kept, width, regions)
+    merged = plans[0].merge(given)
+    assert trace(lambda: plans[0].unmerge(merged)).flops / 2 == formulas.merge(tokens, kept, width, regions)
+
+
+# ---------------------------------------------------------------------------------------------- work of sites
+@pytest.mark.parametrize(("name", "span"), [("sd15", "op"), ("sd15", "block"), ("pixart", "op"), ("pixart", "block")])
+def test_work_read_off_modules_is_what_they_do(name: str, span: Any) -> None:
+    """Less what does not depend on the number of image tokens: the text's keys and values, modulation."""
+    model, given = tiny.model(name).to("meta"), to_meta(INPUTS[name]())
+    family = family_of(model)
+    blocks = [block for stack in family.stacks(model) for block in stack.blocks]
+    described = family.block(blocks[0])
+    assert described is not None
+    seen: dict[nn.Module, tuple[int, float]] = {}
+
+    def see(module: nn.Module, args: Any, kwargs: Any) -> None:
+        tokens = args[0] if args else kwargs["hidden_states"]
+        rest = {key: value for key, value in kwargs.items() if key != "hidden_states"}
+        full, half = (
+            trace(lambda x=x: type(module).forward(module, x, *args[1:], **rest)).flops
+            for x in (tokens, tokens[:, : tokens.shape[1] // 2])
+        )
+        seen[module] = tokens.shape[1], full - half
+
+    wrapped = (
+        [(op.kind, getattr(block, op.path), block) for block in blocks for op in described.ops]
+        if span == "op"
+        else [("block", block, block) for block in blocks]
+    )
+    hooks = [module.register_forward_pre_hook(see, with_kwargs=True) for _, module, _ in wrapped]
+    with torch.no_grad():
+        model(**given)
+    for hook in hooks:
+        hook.remove()
+    for kind, module, block in wrapped:
+        ops = [(op.kind, getattr(block, op.path)) for op in described.ops]
+        work = work_of(kind, module, ops)
+        assert work is not None
+        tokens, saved = seen[module]
+        sizes = [work.trace(1, tokens, 7, torch.float32, few).flops for few in (None, tokens // 2)]
+        assert sizes[0] - sizes[1] == saved
+
+
+def test_work_of_joint_attention_and_of_fewer_keys() -> None:
+    flux = tiny.model("flux")
+    joint, single = flux.transformer_blocks[0], flux.single_transformer_blocks[0]
+    width = 32
+    work = work_of("attention", joint.attn, joint=True)
+    assert work == Work(((width, width),) * 4, mixed=(width,), joint=True)
+    assert work.trace(1, 64, 7, torch.float32).flops == 64 * 4 * 2 * width**2 + 4 * 64 * 71 * width
+    whole = work_of("block", single, joint=True)
+    assert whole is not None
+    assert sorted(whole.products) == sorted([(width, width)] * 3 + [(width, 4 * width), (5 * width, width)])
+    pooled = work_of("pooled", joint.attn, joint=True)
+    assert pooled == Work(((width, width),) * 2, mixed=(width,), joint=True, pooled=True)
+    assert pooled.trace(1, 64, 7, torch.float32, few=16).flops == 16 * 2 * 2 * width**2 + 4 * 64 * 23 * width
+
+
+def test_modules_without_matrices_have_no_work() -> None:
+    assert work_of("attention", nn.Identity()) is None
+
+
+def test_large_results_take_fresh_memory() -> None:
+    work = Work(((640, 5120),))
+    (product,) = (op for op in work.trace(1, 4096, 0, torch.float32).ops if op.kind == "matmul")
+    assert product.fresh == 4096 * 5120 * 4 > LARGE
+    assert all(op.fresh == 0 for op in work.trace(1, 1024, 0, torch.float32).ops)
+
+
+# ---------------------------------------------------------------------------------------------- merging in few launches
+def launches(call: Any) -> int:
+    return int(trace(call).launches)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("side", [16, 18])
+@pytest.mark.parametrize("method", [ToMA.tile(), ToMA.stripe(), ToMA.whole(), ToMA(unmerge="least-squares")])
+def test_merging_and_unmerging_take_three_launches_at_most(method: ToMA, side: int, batch: int) -> None:
+    """Grids that tiles cut evenly, and others; a batch that repeats the samples of the plan."""
+    if side == 18 and method.attention_regions is not None:
+        pytest.skip("whole-grid attention needs regions that hold equally many tokens")
+    tokens = torch.randn(batch, side * side, 8)
+    plan = method.plan(tokens[: max(1, batch // 2)], Grid(side, side))
+    for form in (plan, plan.arranged()):
+        merged = form.merge(tokens)
+        assert launches(lambda form=form: form.merge(tokens)) <= 3
+        assert launches(lambda form=form, merged=merged: form.unmerge(merged)) <= 3
+
+
+def test_arranged_tokens_merge_in_one_launch() -> None:
+    tokens = torch.randn(2, 256, 8)
+    plan = ToMA.tile().plan(tokens, Grid(16, 16)).arranged()
+    merged = plan.merge(tokens)
+    assert launches(lambda: plan.merge(tokens)) == 1
+    assert launches(lambda: plan.unmerge(merged)) == 1
+
+
+def test_merging_and_planning_ask_the_device_nothing() -> None:
+    """On a GPU an answer would be waited for. Regions are laid out once, on the CPU; then no step reads a number."""
+    model, given = tiny.model("sd15"), INPUTS["sd15"]()
+
+    def asks(step: int) -> int:
+        patch.step(step)
+        with Reads() as reads, torch.no_grad():
+            model(**given)
+        return reads.count
+
+    unpatched = Reads()
+    with unpatched, torch.no_grad():
+        model(**given)
+    with tomadiff.apply(model, ToMA(0.5)) as patch:
+        asks(0)
+        patch.begin()
+        assert [asks(step) for step in (0, 1, 5, 10)] == [unpatched.count] * 4  # select, reuse, reweigh, select
+        assert [level.plans_made for level in patch.report().models[0].levels] == [3, 3]
+
+
+class Reads(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts numbers that are read from tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+        self.count += func in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
+        return func(*args, **(kwargs or {}))
