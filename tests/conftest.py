@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import tomadiff.guard
+
 # deadline: shared machines stall. derandomize: a red run must be red again. print_blob: and reproducible elsewhere.
 settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -22,6 +24,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Tensors of tests are small: a second thread gains nothing, and on a busy machine waiting for it costs 50 times more.
 torch.set_num_threads(1)
+
+# Models of tests are far too small for merging to save time: the guard would leave them all alone. Tests of the guard
+# ask for it.
+tomadiff.guard.DEFAULT = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,7 @@ ROWS = (
     ("pooled",),
     ("adapters",),
     ("cost",),
-    ("report", "measured"),
+    ("guard", "report", "measured"),
     ("patched",),
     ("patch",),
     ("embedded",),

@@ -138,7 +138,7 @@ def _check_plan(device: torch.device) -> None:
 def _check_apply(device: torch.device) -> None:
     unet, run = _small_unet(device)
     before = run()
-    with tomadiff.apply(unet, 0.5) as patch:
+    with tomadiff.apply(unet, 0.5, guard=False) as patch:
         merged = run()
         (model,) = patch.report().models
     if not model.merged or model.bypassed or torch.equal(merged, before):
@@ -150,7 +150,7 @@ def _check_apply(device: torch.device) -> None:
 def _check_removal(device: torch.device) -> None:
     unet, run = _small_unet(device)
     attributes, before = _attributes(unet), run()
-    with tomadiff.apply(unet, 0.5):
+    with tomadiff.apply(unet, 0.5, guard=False):
         run()
     if not torch.equal(run(), before):
         raise AssertionError("the result after removal is another")

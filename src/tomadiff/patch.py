@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tomadiff import guard as guarding
 from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
@@ -33,6 +34,7 @@ def apply(
     *,
     schedule: Schedule | None = None,
     ratio: float | None = None,
+    guard: bool | None = None,
     **settings: Any,
 ) -> Patch:
     """Merge tokens in a pipeline or a model.
@@ -42,12 +44,14 @@ def apply(
         method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
         schedule: how long plans are kept; default: the method's own (ToMA: destinations 10 steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
+        guard: leave tokens unmerged where that would be faster, as estimated for this machine at the first call of each
+            size (the default); ``False`` merges wherever the method says.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.
     """
     chosen = _method(method, ratio, settings)
-    return Patch(target, chosen, schedule or chosen.schedule)
+    return Patch(target, chosen, schedule or chosen.schedule, guarding.DEFAULT if guard is None else guard)
 
 
 def remove(target: Any) -> None:
@@ -105,13 +109,13 @@ class Patch:
     Also a context manager: ``with tomadiff.apply(pipe, 0.5): …`` takes it off at the end.
     """
 
-    def __init__(self, target: Any, method: Method, schedule: Schedule) -> None:
-        self.method, self.schedule = method, schedule
+    def __init__(self, target: Any, method: Method, schedule: Schedule, guard: bool) -> None:
+        self.method, self.schedule, self.guard = method, schedule, guard
         models = _models(target)
         for _, model in models:  # all of them before any is touched
             _require_match(method, family_of(unwrap(model)))
         pipeline = None if isinstance(target, nn.Module) else target
-        self._models = [PatchedModel(name, model, pipeline, method, schedule) for name, model in models]
+        self._models = [PatchedModel(name, model, pipeline, method, schedule, guard) for name, model in models]
         try:
             for patched in self._models:
                 patched.put_on()
@@ -134,15 +138,16 @@ class Patch:
         for patched in self._models:
             patched.take_off()
 
-    def set(self, *, schedule: Schedule | None = None, **settings: Any) -> None:
-        """Change settings of the method, or the schedule, without a new patch: ``patch.set(ratio=0.25)``."""
+    def set(self, *, schedule: Schedule | None = None, guard: bool | None = None, **settings: Any) -> None:
+        """Change settings of the method, the schedule or the guard without a new patch: ``patch.set(ratio=0.25)``."""
         if not self.active:
             raise PatchError("This patch was removed; call tomadiff.apply again.")
         method, schedule = changed(self.method, settings), schedule or self.schedule
+        guard = self.guard if guard is None else guard
         for patched in self._models:
             if patched.is_on:
-                patched.change(method, schedule)
-        self.method, self.schedule = method, schedule
+                patched.change(method, schedule, guard)
+        self.method, self.schedule, self.guard = method, schedule, guard
         self._warn_if_idle()
 
     def begin(self, steps: int | None = None) -> None:

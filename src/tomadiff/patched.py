@@ -17,6 +17,7 @@ from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
 from tomadiff.clock import Clock
 from tomadiff.errors import SettingError, UnsupportedModelError
+from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, unwrap
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
@@ -30,6 +31,7 @@ logger = logging.getLogger("tomadiff")
 
 MARK = "_tomadiff_patch"  # attribute of a patched model that leads to its patch
 _FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; ops: see _op
+_NO_GAIN = "merging would not be faster here (guard=False merges all the same)"
 
 
 def merges_nothing(method: Method, schedule: Schedule) -> bool:
@@ -55,13 +57,16 @@ class Home:
 class PatchedModel:
     """One patched model: its slots and sites, and what happens before each of its calls."""
 
-    def __init__(self, name: str, model: nn.Module, pipeline: Any, method: Method, schedule: Schedule) -> None:
+    def __init__(
+        self, name: str, model: nn.Module, pipeline: Any, method: Method, schedule: Schedule, guarded: bool
+    ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
-        self.method, self.schedule = method, schedule
+        self.method, self.schedule, self.guarded = method, schedule, guarded
         self.family: Family = family_of(self.model)
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
+        self.guard: Guard | None = None
         self.homes: dict[nn.Module | None, list[Slot]] = {}
         self.gates: list[Gates] = []
         self.depths: dict[str, int] = {}
@@ -75,6 +80,7 @@ class PatchedModel:
     def put_on(self) -> None:
         """Inject every site; if anything goes wrong on the way, none."""
         self._find_sites()
+        self.guard = Guard(self.family, self.sites) if self.guarded else None
         old = self.model.__dict__.get(MARK)
         if old is not None:
             old.take_off()
@@ -120,15 +126,15 @@ class PatchedModel:
         self._last_report = self._described()
         self.slots, self.sites, self.gates, self.scene = [], [], [], None
 
-    def change(self, method: Method, schedule: Schedule) -> None:
+    def change(self, method: Method, schedule: Schedule, guarded: bool) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
-        old = self.method, self.schedule
+        old = self.method, self.schedule, self.guarded
         self.take_off()
         try:
-            self.method, self.schedule = method, schedule
+            self.method, self.schedule, self.guarded = method, schedule, guarded
             self.put_on()
         except BaseException:
-            self.method, self.schedule = old
+            self.method, self.schedule, self.guarded = old
             self.put_on()
             raise
 
@@ -212,7 +218,9 @@ class PatchedModel:
         arranged = bool(self.gates) and not learns and not self.family.order_matters(self.model, call)
         for slot in self.slots:
             slot.trains = trains
-            self._tell(slot, call.image, arranged)
+            self._tell(slot, call, arranged)
+        if self._refused():
+            self.warn_once(_NO_GAIN)
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
@@ -223,9 +231,14 @@ class PatchedModel:
         for slot in self.slots:
             slot.planner.suitable = None
 
-    def _tell(self, slot: Slot, image: Tensor, arranged: bool) -> None:
+    def _refused(self) -> bool:
+        """Whether the guard left nothing to merge."""
+        verdicts = () if self.guard is None else self.guard.verdicts.values()
+        return bool(verdicts) and not any(verdict.admits for verdict in verdicts)
+
+    def _tell(self, slot: Slot, call: Call, arranged: bool) -> None:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
-        tick = self.moment.tick
+        tick, image = self.moment.tick, call.image
         planner = slot.planner
         planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
@@ -233,6 +246,9 @@ class PatchedModel:
         if grid is None:
             slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
         slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
+        if slot.active and self.guard is not None:
+            scale = Scale.of(image, call["encoder_hidden_states"], self._dtype(image), arranged)
+            slot.active = scale is None or self.guard.admits(slot, scale)
         if slot.active:
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
@@ -289,12 +305,15 @@ class PatchedModel:
             return "the ratio is 0"
         if not self.calls:
             return "the model has not run yet"
+        if self._refused():
+            return _NO_GAIN
         if any(slot.bypassed for slot in self.slots):
             return "every call ran unmerged"
         return "no step so far was one to merge at"
 
     def _level_report(self, slot: Slot) -> LevelReport:
         planner, plan = slot.planner, slot.planner.last
+        verdict = None if self.guard is None else self.guard.verdicts.get(slot.name)
         return LevelReport(
             name=slot.name,
             level=planner.level,
@@ -308,6 +327,8 @@ class PatchedModel:
             coverage=None if plan is None else _mean_coverage(plan),
             bytes_held=_bytes_held(slot),
             bypassed=dict(slot.bypassed),
+            left_out=0 if verdict is None else verdict.left_out,
+            expected=None if verdict is None or not verdict.merged else verdict.unmerged / verdict.merged,
         )
 
 

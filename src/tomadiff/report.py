@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class LevelReport:
     """One slot of a patch; with the default scope, one level of the model.
 
-    ``tokens_before`` and the like are ``None`` until the model has run.
+    ``tokens_before`` and the like are ``None`` until the model has run. ``left_out`` counts sites that the guard keeps
+    unmerged, ``expected`` is the speed-up it expects of all sites together where the others merge.
     """
 
     name: str
@@ -25,6 +26,8 @@ class LevelReport:
     coverage: float | None
     bytes_held: int
     bypassed: Mapping[str, int]
+    left_out: int = 0
+    expected: float | None = None
 
     def row(self) -> tuple[str, ...]:
         """The cells of a table."""
@@ -86,8 +89,16 @@ def _describe(model: ModelReport) -> list[str]:
     lines += _table([_HEAD, *(level.row() for level in model.levels)])
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")
+    lines += [line for level in model.levels for line in _left_out(level)]
     lines += _unmerged(model.bypassed)
     return lines + ([f"  note: {model.note}"] if model.note else [])
+
+
+def _left_out(level: LevelReport) -> list[str]:
+    if not level.left_out:
+        return []
+    which = "all" if level.left_out == level.sites else f"{level.left_out} of {level.sites}"
+    return [f"  guard: {which} sites of {level.name} stay unmerged, merging would not be faster there"]
 
 
 def _unmerged(bypassed: Mapping[str, int]) -> list[str]:

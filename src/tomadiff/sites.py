@@ -57,6 +57,7 @@ class Site:
         joint: whether it is attention over text and image.
         inner: set by :func:`tomadiff.inject.inject`.
         last: what an op that reuses its results gave last, by pass of the step.
+        pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
     """
 
     slot: Slot
@@ -69,6 +70,7 @@ class Site:
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
     last: dict[int, Any] = field(default_factory=dict, repr=False)
+    pays: bool = True
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +157,7 @@ def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: di
         reason = _misfit(slot, tokens)
     if reason is not None and not torch.compiler.is_compiling():
         slot.note_bypass(site.name, reason)
-    return reason is None
+    return reason is None and site.pays
 
 
 def _renew_if_due(site: Site, tokens: Tensor) -> None:

@@ -130,7 +130,7 @@ def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> I
     drawn = []
     for ratio in RATIOS:
         method, schedule = named("toma", ratio)
-        with apply(pipe, method, schedule=schedule) as patch:
+        with apply(pipe, method, schedule=schedule, guard=False) as patch:
             image = pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed), **call).images[0]
             plan = next(iter(patch.plans().values()))
         drawn.append(Drawn(image, plan, f"{ratio:.0%} merged"))

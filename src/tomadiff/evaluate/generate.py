@@ -152,7 +152,7 @@ def draw_together(
 ) -> tuple[list[Image.Image], float]:
     """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
     arguments = arguments_of(pipe, prompts, seeds, call)
-    with apply(pipe, made[0], schedule=made[1]) if made else nullcontext():
+    with apply(pipe, made[0], schedule=made[1], guard=False) if made else nullcontext():
         start = _now(pipe)
         result = pipe(**arguments)
         seconds = _now(pipe) - start
@@ -194,7 +194,7 @@ def require_drawable(pipe: Any, wanted: Sequence[Variant]) -> None:
     for variant in wanted:
         made = variant.made()
         if made is not None:
-            apply(pipe, made[0], schedule=made[1]).remove()
+            apply(pipe, made[0], schedule=made[1], guard=False).remove()
 
 
 def warm_up(pipe: Any, batch: Batch, call: Call) -> None:

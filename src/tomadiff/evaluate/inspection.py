@@ -114,11 +114,11 @@ def inspect(pipe: Any, prompt: str, seed: int, call: Call, method: str, ratio: f
     """Draw the picture twice, without and with ``method`` at ``ratio``, and watch."""
     made, schedule = named(method, ratio)
     cells: list[Clustered] = []
-    with apply(pipe, made, schedule=schedule) as patch:  # before the unmerged picture: what cannot work is told now
+    with apply(pipe, made, schedule=schedule, guard=False) as patch:  # first: what cannot work is told now
         names = _slot_names(patch)
     with HiddenStates(pipe, lambda *seen: cells.append(clustered(*seen)), BLOCKS, STEPS):
         unmerged = draw(pipe, prompt, seed, call)
-    with apply(pipe, made, schedule=schedule) as patch:
+    with apply(pipe, made, schedule=schedule, guard=False) as patch:
         watcher = Watcher(spread(names, MOST_SLOTS))
         patch.watch(watcher)
         merged = draw(pipe, prompt, seed, call)

@@ -112,7 +112,7 @@ def _order(count: int, turn: int) -> list[int]:
 
 def _on(workload: Workload, variant: Variant) -> AbstractContextManager[Patch | None]:
     made = variant.made()
-    return nullcontext() if made is None else apply(workload.target, made[0], schedule=made[1])
+    return nullcontext() if made is None else apply(workload.target, made[0], schedule=made[1], guard=False)
 
 
 def _counted(workload: Workload, contender: Variant) -> tuple[Cost, int]:
