@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -335,6 +336,17 @@ def test_arranged_tokens_merge_in_one_launch() -> None:
     merged = plan.merge(tokens)
     assert launches(lambda: plan.merge(tokens)) == 1
     assert launches(lambda: plan.unmerge(merged)) == 1
+
+
+def test_with_kernels_merging_and_unmerging_take_one_launch_each() -> None:
+    """On the meta device a kernel is there by its shapes alone; tokens in raster order, which it gathers itself."""
+    tokens = torch.zeros(2, 256, 8, device="meta")
+    plan = replace(ToMA.tile().plan(tokens, Grid(16, 16)), fused=True)
+    merged = plan.merge(tokens)
+    assert merged.shape == (2, 128, 8)
+    assert launches(lambda: plan.merge(tokens)) == 1
+    assert launches(lambda: plan.unmerge(merged)) == 1
+    assert launches(lambda: plan.unmerge_add(merged, tokens)) == 1
 
 
 def test_merging_and_planning_ask_the_device_nothing() -> None:

@@ -8,7 +8,7 @@ graphs.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from tomadiff.cost.hardware import Hardware
 from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
-from tomadiff.plan import Plan
+from tomadiff.plan import MergePlan, Plan
 from tomadiff.sites import Site
 from tomadiff.slots import Slot
 
@@ -193,6 +193,8 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
     selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)))
     reweighing = trace(lambda: method.reweigh(plans[0], tokens, depth=depth))
     plan = plans[0].arranged() if scale.arranged else plans[0]
+    if isinstance(plan, MergePlan) and _uses_kernels(slot, ratio, scale):
+        plan = replace(plan, fused=True)
     merged = plan.merge(tokens)
     around = {
         "op": trace(lambda: plan.unmerge(plan.merge(tokens))),
@@ -202,6 +204,15 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
     often = 1 / schedule.destinations_every, max(0.0, 1 / schedule.weights_every - 1 / schedule.destinations_every)
     planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + _python(_BEFORE)
     return Extra(plan.kept, {kind: used + _python(_AROUND) for kind, used in around.items()}, planning)
+
+
+def _uses_kernels(slot: Slot, ratio: float, scale: Scale) -> bool:
+    """Whether plans on the real device merge and unmerge in one launch each."""
+    grid = slot.planner.grid
+    if scale.device.type == "cpu" or grid is None:
+        return False
+    blank = torch.zeros(scale.batch, grid.tokens, 1, dtype=scale.dtype, device=scale.device)
+    return bool(getattr(slot.planner.method.plan(blank, grid, ratio=ratio), "fused", False))
 
 
 def _python(launches: int) -> Trace:
