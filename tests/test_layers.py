@@ -25,7 +25,7 @@ ROWS = (
     ("weights",),
     ("schedule", "clock", "inject"),
     ("methods",),
-    ("slots",),
+    ("slots", "presets"),
     ("sites",),
     ("pooled",),
     ("adapters",),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tomadiff
+from tests import tiny
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToMA, ToMeSD, Whole
 from tomadiff.errors import SettingError
 from tomadiff.methods import Method
@@ -68,6 +71,18 @@ def test_a_file_that_is_no_preset_says_so(stored: str, message: str, tmp_path: P
     path.write_text(stored)
     with pytest.raises(SettingError, match=message):
         Preset.load(path)
+
+
+def test_a_preset_can_be_applied_and_changed(tmp_path: Path) -> None:
+    unet, preset = tiny.model("sd15"), EXAMPLES[1]
+    preset.save(tmp_path / "mine.json")
+    with tomadiff.apply(unet, preset=tmp_path / "mine.json", levels=None, ratio=0.5) as patch:
+        assert patch.method == replace(preset.method, levels=None, ratio=0.5)
+        assert patch.schedule == preset.schedule
+    with tomadiff.apply(unet, preset=EXAMPLES[0], schedule=Schedule(start=1)) as patch:
+        assert patch.schedule == Schedule(start=1)
+    with pytest.raises(SettingError, match="Both a preset and method="):
+        tomadiff.apply(unet, 0.5, preset=preset)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
 from tomadiff.patched import MARK, PatchedModel, merges_nothing
 from tomadiff.plan import Plan
+from tomadiff.presets import Preset
 from tomadiff.report import Report
 from tomadiff.schedule import Schedule
 from tomadiff.slots import Planner
@@ -34,6 +36,7 @@ def apply(
     *,
     schedule: Schedule | None = None,
     ratio: float | None = None,
+    preset: str | Path | Preset | None = None,
     guard: bool | None = None,
     **settings: Any,
 ) -> Patch:
@@ -44,12 +47,15 @@ def apply(
         method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
         schedule: how long plans are kept; default: the method's own (ToMA: destinations 10 steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
+        preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
         guard: leave tokens unmerged where that would be faster, as estimated for this machine at the first call of each
             size (the default); ``False`` merges wherever the method says.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.
     """
+    if preset is not None:
+        method, schedule = _of_preset(preset, method, schedule)
     chosen = _method(method, ratio, settings)
     return Patch(target, chosen, schedule or chosen.schedule, guarding.DEFAULT if guard is None else guard)
 
@@ -60,6 +66,15 @@ def remove(target: Any) -> None:
         old = unwrap(model).__dict__.get(MARK)
         if old is not None:
             old.take_off()
+
+
+def _of_preset(
+    preset: str | Path | Preset, method: Method | float | None, schedule: Schedule | None
+) -> tuple[Method, Schedule]:
+    if method is not None:
+        raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's own.")
+    loaded = preset if isinstance(preset, Preset) else Preset.load(preset)
+    return loaded.method, schedule or loaded.schedule
 
 
 def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
