@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tomadiff import Method, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
+from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
+from tomadiff.evaluate.trials import Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method with its schedule, by the name it has in every table."""
-
-    name: str
-    method: Method
-    schedule: Schedule
-
-    @classmethod
-    def of(cls, name: str, method: Method, schedule: Schedule | None = None) -> Candidate:
-        """With the method's own schedule unless another is given."""
-        return cls(f"{name} {method.ratio:.2f}", method, schedule or method.schedule)
 
 
 def best(ratio: float) -> ToMA:

@@ -12,26 +12,20 @@ import csv
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.progress import track
 
-from benchmarks.candidates import SETS, Candidate
+from benchmarks.candidates import SETS
 from tomadiff import embedded
-from tomadiff.evaluate.features import Clip, image_features, to_pixels
-from tomadiff.evaluate.generate import draw_together
-from tomadiff.evaluate.metrics import cosine_distance, mse, psnr, ssim
-from tomadiff.evaluate.ops import flop_counter
-from tomadiff.evaluate.prompts import Prompt, emoji_prompts
+from tomadiff.evaluate.features import Clip
+from tomadiff.evaluate.prompts import emoji_prompts
+from tomadiff.evaluate.trials import Candidate, Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
 TOGETHER = {"sdxl": 4, "flux": 1}  # pictures of a batch; Flux shares destinations over a batch, so its are drawn alone
-
-Pair = tuple[Prompt, int]
 
 
 @dataclass(frozen=True)
@@ -56,54 +50,21 @@ class Row:
     judge: float
 
 
-class Bench:
-    """Draws and compares on one embedded pipeline."""
+def trials_of(model: str, steps: int) -> Trials:
+    """Trials on an embedded pipeline, judged by the network that was trained with it."""
+    call = {**embedded.settings(model), "num_inference_steps": steps}
+    return Trials(embedded.load(model), call, Clip.open(str(embedded.folder("judge")), "cpu"))
 
-    def __init__(self, model: str, steps: int) -> None:
-        self.model, self.steps = model, steps
-        self.pipe = embedded.load(model)
-        self.pipe.set_progress_bar_config(disable=True)
-        self.call = {**embedded.settings(model), "num_inference_steps": steps}
-        self._unmerged: dict[tuple[tuple[str, int], ...], list[Any]] = {}
 
-    @cached_property
-    def judge(self) -> Clip:
-        """The network that was trained with the pipelines, to look at their pictures."""
-        return Clip.open(str(embedded.folder("judge")), "cpu")
-
-    def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Any]:
-        """Pictures, unmerged without a candidate."""
-        made = None if candidate is None else (candidate.method, candidate.schedule)
-        prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
-        return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
-
-    def unmerged(self, pairs: tuple[Pair, ...]) -> list[Any]:
-        """What pictures are compared with; drawn once."""
-        key = tuple((prompt.text, seed) for prompt, seed in pairs)
-        if key not in self._unmerged:
-            self._unmerged[key] = self.draw(pairs)
-        return self._unmerged[key]
-
-    def flops(self, candidate: Candidate | None = None) -> int:
-        """Operations of one whole picture."""
-        with flop_counter() as counter:
-            self.draw([(Prompt("a fox on a blue background"), 0)], candidate)
-        return int(counter.get_total_flops())
-
-    @cached_property
-    def full(self) -> int:
-        """Operations of one unmerged picture."""
-        return self.flops()
-
-    def compare(self, pairs: tuple[Pair, ...], candidate: Candidate, cost: float) -> Iterator[Row]:
-        """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
-        drawn, wanted = self.draw(pairs, candidate), self.unmerged(pairs)
-        pixels, targets = to_pixels(drawn), to_pixels(wanted)
-        seen, meant = image_features(self.judge, drawn), image_features(self.judge, wanted)
-        figures = mse(pixels, targets), psnr(pixels, targets), ssim(pixels, targets), cosine_distance(seen, meant)
-        for (prompt, seed), *numbers in zip(pairs, *figures, strict=True):
-            rounded = [float(f"{float(number):.5g}") for number in numbers]
-            yield Row(self.model, self.steps, candidate.name, prompt.text, seed, round(cost, 4), *rounded)
+def rows_of(
+    model: str, steps: int, pairs: Sequence[Pair], candidate: Candidate, cost: float, trials: Trials
+) -> list[Row]:
+    """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
+    figures = [{name: float(f"{value:.5g}") for name, value in one.items()} for one in trials.compare(pairs, candidate)]
+    return [
+        Row(model, steps, candidate.name, prompt.text, seed, round(cost, 4), **numbers)
+        for (prompt, seed), numbers in zip(pairs, figures, strict=True)
+    ]
 
 
 def pairs_of(count: int) -> list[Pair]:
@@ -143,7 +104,7 @@ def append(path: Path, rows: Sequence[Row]) -> None:
 def run(model: str, sets: Sequence[str], pairs: int, steps: int) -> None:
     """Draw what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
     path = RESULTS / f"fidelity-{model}.csv"
-    bench, finished = Bench(model, steps), done(path)
+    trials, finished = trials_of(model, steps), done(path)
     wanted = list({one.name: one for name in sets for one in SETS[name](steps)}.values())
     costs = {candidate: cost for (at, candidate, *_), cost in finished.items() if at == str(steps)}
     parts = list(batches(pairs_of(pairs), TOGETHER[model]))
@@ -152,8 +113,8 @@ def run(model: str, sets: Sequence[str], pairs: int, steps: int) -> None:
         if all(key in finished for key in keys):
             continue
         if candidate.name not in costs:
-            costs[candidate.name] = bench.flops(candidate) / bench.full
-        append(path, list(bench.compare(part, candidate, costs[candidate.name])))
+            costs[candidate.name] = trials.cost(parts[0][0], candidate)
+        append(path, rows_of(model, steps, part, candidate, costs[candidate.name], trials))
 
 
 def main() -> None:

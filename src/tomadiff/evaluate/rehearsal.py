@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -21,9 +21,17 @@ from tomadiff.evaluate import models
 from tomadiff.evaluate.count import count, count_kinds, due_at
 from tomadiff.evaluate.generate import Call, Question, Variant, arguments_of
 from tomadiff.methods.base import Method
-from tomadiff.schedule import Due
+from tomadiff.schedule import Due, Schedule
 
 Shapes = tuple[tuple[int, ...], ...]
+
+
+class Makes(Protocol):
+    """Whatever says how to merge; ``None`` means not at all."""
+
+    def made(self) -> tuple[Method, Schedule] | None:
+        """The method and its schedule."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Rehearsal:
     calls: tuple[Shapes, ...]
     steps: int
 
-    def flops(self, variant: Variant) -> float:
+    def flops(self, variant: Makes) -> float:
         """Operations of one picture; a multiply-add is two."""
         made = variant.made()
         if made is None:
@@ -52,8 +60,16 @@ class Rehearsal:
         kinds = {shapes: self._kinds(shapes, _in_plain_torch(method)) for shapes in self.inputs}
         return float(sum(kinds[shapes][due[self._step(place)]] for place, shapes in enumerate(self.calls)))
 
-    def _kinds(self, shapes: Shapes, method: Method) -> dict[Due, int]:
-        return {**count_kinds(self.model, self.inputs[shapes], method), Due.SKIP: self._unmerged[shapes]}
+    def _kinds(self, shapes: Shapes, method: Method) -> Mapping[Due, int]:
+        """Operations by what is due; schedules of one method share the count."""
+        if (shapes, method) not in self._counted:
+            merged = count_kinds(self.model, self.inputs[shapes], method)
+            self._counted[shapes, method] = {**merged, Due.SKIP: self._unmerged[shapes]}
+        return self._counted[shapes, method]
+
+    @cached_property
+    def _counted(self) -> dict[tuple[Shapes, Method], Mapping[Due, int]]:
+        return {}
 
     @cached_property
     def _unmerged(self) -> dict[Shapes, int]:

@@ -1,0 +1,108 @@
+"""Find settings for a model: within a budget of operations, the ones whose pictures stay nearest to the unmerged ones.
+
+Costs are counted first, for one call of each kind, so nothing is drawn that the budget rules out. What is left is
+tried on few pictures, and its better half on more, until one is left or the pictures are used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tomadiff.errors import SettingError
+from tomadiff.evaluate.generate import Call, Question, Variant
+from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
+from tomadiff.evaluate.trials import Candidate, Pair, Trials
+from tomadiff.methods.toma import ToMA
+from tomadiff.presets import Preset
+from tomadiff.schedule import Schedule
+
+RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
+STARTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+REFRESHES = (1, 2, 5)
+SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A candidate that was tried.
+
+    Attributes:
+        candidate: the settings.
+        cost: operations, as a share of the unmerged model's.
+        error: mean squared error of pixels from 0 to 255, over the pictures it was tried on.
+        pictures: how many those were.
+    """
+
+    candidate: Candidate
+    cost: float
+    error: float
+    pictures: int
+
+    @property
+    def psnr(self) -> float:
+        """The error in dB."""
+        return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
+
+
+def settings() -> Iterator[Candidate]:
+    """Everything the search may choose from."""
+    for ratio in RATIOS:
+        method = ToMA(ratio, scope="block", unmerge="least-squares")
+        for start in STARTS:
+            for every in REFRESHES:
+                name = f"from {start:.0%}, every {every}"
+                yield Candidate.of(name, method, Schedule(every, every, start=start))
+
+
+def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
+    """Settings that spend the budget and no more, with their cost; the freshest plans of equal settings first."""
+    if not 0 < budget < 1:
+        raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
+    full = rehearsal.flops(Variant())
+    costs = [(one, rehearsal.flops(one) / full) for one in settings()]
+    fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
+    if not fitting:
+        lowest = min(cost for _, cost in costs)
+        raise SettingError(
+            f"No setting keeps {budget:.0%} of the operations of this model; the least that merging can reach is "
+            f"{lowest:.0%}. Give a larger share."
+        )
+    return fitting
+
+
+def search(
+    pipe: Any,
+    call: Call,
+    pairs: Sequence[Pair],
+    budget: float,
+    advance: Callable[[str], None] = lambda _: None,
+) -> list[Finding]:
+    """The settings that were tried within ``budget``, best first; see the head of this file for how."""
+    rehearsal = rehearse(pipe, Question(Variant(), *pairs[0]), call)
+    field = affordable(rehearsal, budget)
+    trials, found = Trials(pipe, call), dict[str, Finding]()
+    pictures = 2
+    while True:
+        seen = pairs[: min(pictures, len(pairs))]
+        for candidate, cost in field:
+            advance(f"{candidate.name} on {len(seen)} pictures")
+            figures = trials.compare(seen, candidate)
+            error = sum(one["mse"] for one in figures) / len(figures)
+            found[candidate.name] = Finding(candidate, cost, error, len(seen))
+        if len(field) == 1 or len(seen) == len(pairs):
+            return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
+        field.sort(key=lambda one: found[one[0].name].error)
+        field, pictures = field[: max(1, len(field) // 3)], 2 * pictures
+
+
+def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
+    """What the search found, to keep."""
+    why = (
+        f"Found by `tomadiff tune` within {budget:.0%} of the operations: {best.cost:.1%} of them at "
+        f"{best.psnr:.1f} dB against the unmerged model, over {best.pictures} pictures of {steps} steps."
+    )
+    return Preset(best.candidate.method, replace(best.candidate.schedule), made_for=model, why=why)

@@ -1,0 +1,78 @@
+"""Tuning: what the budget rules out is not drawn, and the nearest pictures win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tomadiff
+from tomadiff import embedded
+from tomadiff.errors import SettingError
+from tomadiff.evaluate import tune
+from tomadiff.evaluate.generate import Question, Variant
+from tomadiff.evaluate.prompts import emoji_prompts
+from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
+from tomadiff.evaluate.trials import Trials
+from tomadiff.presets import Preset
+
+PAIRS = [(prompt, 0) for prompt in emoji_prompts()[:2]]
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    if "sdxl" not in embedded.available():
+        pytest.skip("the weights of emoji-sdxl are not part of this checkout")
+    return embedded.load("sdxl")
+
+
+@pytest.fixture(scope="module")
+def call() -> dict[str, Any]:
+    return {**embedded.settings("sdxl"), "num_inference_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def rehearsal(pipe: Any, call: dict[str, Any]) -> Rehearsal:
+    return rehearse(pipe, Question(Variant(), *PAIRS[0]), call)
+
+
+def test_only_what_spends_the_budget_is_tried(rehearsal: Rehearsal) -> None:
+    field = tune.affordable(rehearsal, 0.8)
+    assert field
+    assert all(0.8 - tune.SLACK <= cost <= 0.8 for _, cost in field)
+    assert len(field) < len(list(tune.settings())) / 2
+
+
+@pytest.mark.parametrize("budget", [0.0, 1.0, -1.0])
+def test_impossible_budgets_are_refused(rehearsal: Rehearsal, budget: float) -> None:
+    with pytest.raises(SettingError, match="share of operations"):
+        tune.affordable(rehearsal, budget)
+
+
+def test_a_budget_out_of_reach_says_what_is_in_reach(rehearsal: Rehearsal) -> None:
+    with pytest.raises(SettingError, match="the least that merging can reach is"):
+        tune.affordable(rehearsal, 0.05)
+
+
+def test_the_counted_cost_is_that_of_the_picture(pipe: Any, call: dict[str, Any], rehearsal: Rehearsal) -> None:
+    candidate = next(one for one in tune.settings() if one.name == "from 50%, every 1 0.50")
+    told = rehearsal.flops(candidate) / rehearsal.flops(Variant())
+    assert Trials(pipe, call).cost(PAIRS[0], candidate) == pytest.approx(told, rel=0.02)
+
+
+def test_the_nearest_wins_and_can_be_kept(
+    pipe: Any, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tune, "RATIOS", (0.5, 0.75))
+    monkeypatch.setattr(tune, "STARTS", (0.0, 0.5))
+    monkeypatch.setattr(tune, "REFRESHES", (1,))
+    monkeypatch.setattr(tune, "SLACK", 1.0)
+    found = tune.search(pipe, call, PAIRS, 0.95)
+    assert [one.error for one in found] == sorted(one.error for one in found)
+    assert found[0].candidate.name == "from 50%, every 1 0.50", "least merged, nearest"
+    preset = tune.preset_of(found[0], "sdxl", 0.95, 4)
+    preset.save(tmp_path / "mine.json")
+    assert Preset.load(tmp_path / "mine.json") == preset
+    assert "dB" in preset.why
+    assert not tomadiff.remove(pipe)
