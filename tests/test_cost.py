@@ -18,9 +18,12 @@ from tests import tiny
 from tomadiff import Grid, ToMA, Whole
 from tomadiff.adapters.registry import family_of
 from tomadiff.cost import GPUS, KINDS, PARTS, Cost, Hardware, Op, Trace, cost_of, formulas, trace
+from tomadiff.cost.fit import fitted
 from tomadiff.cost.op import LARGE
 from tomadiff.cost.work import Work, work_of
 from tomadiff.errors import SettingError
+from tomadiff.evaluate.architectures import build, inputs
+from tomadiff.evaluate.prediction import window
 
 PLAIN = Hardware("a machine of round numbers", {torch.float32: 1000.0}, bandwidth=100.0, launch=0.5)
 
@@ -380,3 +383,29 @@ class Reads(torch.utils._python_dispatch.TorchDispatchMode):
         self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
         self.count += func in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
         return func(*args, **(kwargs or {}))
+
+
+# ---------------------------------------------------------------------------------------------- fitting
+def test_constants_are_found_again_from_timed_calls() -> None:
+    true = PLAIN.slowed({**dict.fromkeys(PARTS, 1.0), "matmul": 1.5, "stream": 0.5, "launch": 3.0})
+    calls = [
+        Trace(Counter({Op("matmul", torch.float32, 1000 * a, 0): 1, Op("stream", torch.float32, 0, 100 * b): c}))
+        for a, b, c in ((1, 1, 1), (5, 1, 2), (1, 5, 3), (2, 2, 9), (0, 1, 4))
+    ]
+    found = fitted(PLAIN, [(call, true.seconds(call)) for call in calls], pull=1e-9)
+    assert found.rate("matmul", torch.float32) == pytest.approx(1000 / 1.5, rel=1e-3)
+    assert found.rate("stream", torch.float32) == pytest.approx(200, rel=1e-3)
+    assert found.launch == pytest.approx(1.5, rel=1e-3)
+    assert found.rate("attention", torch.float32) == pytest.approx(1000, rel=1e-3), "nothing was said about it"
+    unseen = Trace(Counter({Op("matmul", torch.float32, 7000, 0): 3, Op("stream", torch.float32, 0, 10): 2}))
+    assert found.seconds(unseen) == pytest.approx(true.seconds(unseen), rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------- what is alive
+def test_sdxl_at_1024_holds_less_with_half_of_its_tokens_merged() -> None:
+    """Inside transformer blocks a quarter less at least; the whole call no more, selecting or not."""
+    model, given = build("sdxl", depth=1), inputs("sdxl", 1024)  # deeper stacks hold no more at a time
+    before, after = window(model, given, None).mean, window(model, given, ToMA.tile(0.5)).mean
+    assert before.peak_inside == 190 * 2**20
+    assert after.peak_inside <= 0.75 * before.peak_inside
+    assert after.peak <= before.peak
