@@ -16,10 +16,10 @@ from training.pool import Pool
 from training.samples import PAIRS, glance, grid
 from training.text import LENGTH, clip_tokenizer, t5_tokenizer, token_ids
 
-RECIPE = Recipe("flux", steps=14000, learning_rate=1e-3, ema_decay=0.998, report_every=500, muon=True)
+RECIPE = Recipe("flux", steps=5000, learning_rate=1e-3, ema_decay=0.995, report_every=250, muon=True)
 # Tokens per side, batch, and the step each begins at: global shape is learnt where it is cheap.
-GROWTH = ((0, 8, 32), (4000, 16, 16), (10000, 32, 8))
-GUIDED_FROM = 12500  # guidance is baked in from there
+GROWTH = ((0, 8, 32), (1000, 16, 16), (4000, 32, 8))
+GUIDED_FROM = 4600  # guidance is baked in from there
 HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=2.5, max_sequence_length=LENGTH)
 
