@@ -115,6 +115,19 @@ def openers(
     return {name: partial(_open, name, str(where[name]), device) for name in names}
 
 
+def at_hand() -> tuple[str, ...]:
+    """Networks whose weights are on this machine in their usual place, so that nobody is asked for anything."""
+    from huggingface_hub import try_to_load_from_cache
+
+    needed = ("config.json", "preprocessor_config.json", "model.safetensors")
+    cached = (
+        name
+        for name in ("clip", "dino")
+        if all(isinstance(try_to_load_from_cache(SOURCES[name], file), str) for file in needed)
+    )
+    return (*(name for name in ("judge",) if name in embedded.available()), *cached)
+
+
 def _open(name: str, source: str, device: str) -> AnyNetwork:
     kinds: dict[str, Callable[[str, str], AnyNetwork]] = {
         "clip": Clip.open,

@@ -103,7 +103,7 @@ def _timed_plan(method: Method, tokens: Tensor, grid: Grid) -> tuple[Plan, float
     return plan, (time.perf_counter() - start) * 1000
 
 
-def borders(labels: npt.NDArray[np.int64], size: int) -> Image.Image:
+def borders(labels: npt.NDArray[np.int64], size: int | tuple[int, int]) -> Image.Image:
     """A mask of panel size that is faint where neighbouring tokens belong to different clusters."""
     big = np.asarray(_fit(Image.fromarray(labels.astype(np.int32)), size))
     meets = np.zeros(big.shape, bool)
@@ -134,9 +134,9 @@ def _enlarge(colours: Bytes, size: int = PANEL) -> Image.Image:
     return _fit(Image.fromarray(colours), size)
 
 
-def _fit(image: Image.Image, size: int) -> Image.Image:
-    """Any image at panel size with its pixels left square and sharp."""
-    return image.resize((size, size), Image.Resampling.NEAREST)
+def _fit(image: Image.Image, size: int | tuple[int, int]) -> Image.Image:
+    """Any image at panel size (a side, or width and height) with its pixels left sharp."""
+    return image.resize((size, size) if isinstance(size, int) else size, Image.Resampling.NEAREST)
 
 
 def column(canvas: Image.Image, place: int, title: str, note: str, upper: Image.Image, lower: Image.Image) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageFilter
 
 from tomadiff.evaluate.figures import (
@@ -48,7 +49,8 @@ def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
     column(canvas, 0, "unmerged", note, photo, _ruled(photo, grid.height, grid.width))
     for place, one in enumerate(drawn, start=1):
         note = f"{one.plan.kept} of {one.plan.tokens} tokens stay"
-        column(canvas, place, one.title, note, _veiled(one), _outlined(one))
+        own, labels = _photo(one.image), clusters(one.plan, one.plan.grid)
+        column(canvas, place, one.title, note, veiled(own, stays(one.plan)), outlined(own, labels))
     return canvas
 
 
@@ -56,29 +58,34 @@ def _photo(image: Image.Image) -> Image.Image:
     return image.convert("RGB").resize((PANEL, PANEL), Image.Resampling.LANCZOS)
 
 
-def _veiled(one: Drawn) -> Image.Image:
-    """Merged-away tokens fade into the paper."""
-    gone = np.full(one.plan.grid.tokens, 200, np.uint8)
-    gone[one.plan.destinations[-1].cpu().numpy()] = 0
-    mask = Image.fromarray(gone.reshape(one.plan.grid.height, -1)).resize((PANEL, PANEL), Image.Resampling.NEAREST)
-    return Image.composite(Image.new("RGB", (PANEL, PANEL), PAPER), _photo(one.image), mask)
+def veiled(photo: Image.Image, stays: npt.NDArray[np.bool_]) -> Image.Image:
+    """Merged-away tokens fade into the paper; ``stays`` ``(height, width)`` is true for destinations."""
+    mask = Image.fromarray(np.where(stays, 0, 200).astype(np.uint8)).resize(photo.size, Image.Resampling.NEAREST)
+    return Image.composite(Image.new("RGB", photo.size, PAPER), photo, mask)
 
 
-def _outlined(one: Drawn) -> Image.Image:
-    """Light lines with a dark rim, to be seen on any colour."""
-    meets = borders(clusters(one.plan, one.plan.grid), PANEL)
+def outlined(photo: Image.Image, labels: npt.NDArray[np.int64]) -> Image.Image:
+    """Light lines with a dark rim, to be seen on any colour, where the clusters ``(height, width)`` meet."""
+    meets = borders(labels, photo.size)
     line = meets.point(lambda value: 235 if value else 0)
     rim = line.filter(ImageFilter.MaxFilter(3)).point(lambda value: 70 if value else 0)
-    panel = _photo(one.image)
+    panel = photo.copy()
     panel.paste(INK, (0, 0), rim)
     panel.paste(PAPER, (0, 0), line)
     return panel
 
 
+def stays(plan: Plan) -> npt.NDArray[np.bool_]:
+    """``(height, width)`` true for destinations; of a batch, those of the last sample, the guided one."""
+    found = np.zeros(plan.tokens, bool)
+    found[plan.destinations[-1].cpu().numpy()] = True
+    return found.reshape(plan.grid.height, plan.grid.width)
+
+
 def _ruled(photo: Image.Image, height: int, width: int) -> Image.Image:
     """The token grid itself: every token on its own."""
     panel = photo.copy()
-    panel.paste(PAPER, (0, 0), borders(np.arange(height * width).reshape(height, width), PANEL))
+    panel.paste(PAPER, (0, 0), borders(np.arange(height * width).reshape(height, width), photo.size))
     return panel
 
 
