@@ -15,10 +15,10 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads behind anyone's back; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test oldest lint format bench train clean
+.PHONY: help demo test oldest lint format bench bench-full train clean
 
 help: ## list what make can do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamp inside .venv is older than pyproject.toml or constraints.txt whenever an install is due;
 # an environment that is already there is brought up to date, never thrown away.
@@ -52,9 +52,18 @@ format: $(STAMP) ## let ruff fix and format what it can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: $(STAMP) ## what a plan costs against one transformer block, and merging against ToMeSD's
+bench: $(STAMP) ## a few minutes: what a plan costs, merging against ToMeSD's, steps of the full SDXL at 512² (12 GB of memory)
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.planning
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.merging
+	@rm -f build/speed-quick.csv && HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed --quick
+
+bench-full: $(STAMP) ## hours: every method on full-size models, counted, timed, guarded and compiled; goes on where it was stopped
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_guard || true
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.compiled
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_counted
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.predictions
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_report
 
 train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
 	@nice -n 19 $(PY) -m training.run

@@ -106,11 +106,19 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def put_between_marks(page: Path, table: str) -> None:
+def put_between_marks(page: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
     """Replace what stands between the marks of a page, and leave the rest alone."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n\n{table}\n\n{end}{after}", encoding="utf-8")
+
+
+def put_in_section(page: Path, heading: str, table: str, begin: str, end: str) -> None:
+    """The same; a page without these marks gets a section with them at its end."""
+    before = page.read_text(encoding="utf-8")
+    if begin not in before:
+        page.write_text(f"{before.rstrip()}\n\n## {heading}\n\n{begin}\n{end}\n", encoding="utf-8")
+    put_between_marks(page, table, begin, end)
 
 
 def write_csv(path: Path, rows: list[Row]) -> None:

@@ -263,9 +263,10 @@ class PatchedModel:
     def _passes(self, image: Tensor) -> int:
         """How many guidance passes the batch stacks: they start from equal pictures.
 
-        Looked at only where destinations may be chosen anew, since comparing waits for the GPU.
+        Looked at only where destinations may be chosen anew, since comparing waits for the GPU; and not on the meta
+        device, which has nothing to compare.
         """
-        if self.method.share != "prompt" or self.family.share is not None or image.shape[0] == 1:
+        if self.method.share != "prompt" or self.family.share is not None or image.shape[0] == 1 or image.is_meta:
             return 1
         if not any(self._may_select(slot, image.shape[0]) for slot in self.slots):
             return self.moment.passes

@@ -32,6 +32,12 @@ def test_a_window_has_its_kinds_of_step() -> None:
     assert found.mean.launches == pytest.approx(sum(share * each.launches for share, each in found.parts.values()))
 
 
+def test_guidance_passes_of_shapes_alone_count_as_samples() -> None:
+    model = build("sd3", depth=1)
+    one, two = (window(model, inputs("sd3", 256, batch=batch), ToMA(0.5)).mean.flops for batch in (1, 2))
+    assert two == pytest.approx(2 * one, rel=1e-3)
+
+
 def test_predictions_follow_the_arithmetic_where_it_is_all_that_counts() -> None:
     slow = Hardware("arithmetic only", {torch.float32: 1e9}, bandwidth=1e18, launch=0.0)
     few, many = (predict("sd3", ToMA(ratio), slow, 512, depth=1) for ratio in (0.5, 0.75))

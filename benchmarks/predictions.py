@@ -1,0 +1,136 @@
+"""What merging should win on GPUs, by the roofline of :mod:`tomadiff.cost`; ``python -m benchmarks.predictions``.
+
+Nothing here was run on a GPU. Exact architectures at 1024² in float16 are traced without weights, SDXL and SD3.5 with
+the two samples of guidance. The rates of the GPUs are published; what is reached of them is assumed, the same for all.
+Flux.1-dev is compared with the times that ToMA's paper gives. Writes ``benchmarks/results/predictions.csv`` and a
+section of ``docs/results.md``.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.flops import put_in_section
+from benchmarks.rows import Row, append, where
+from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, Contender
+from benchmarks.speed_counted import Key, traced
+from tomadiff import Schedule, Tiles, ToMA, Whole
+from tomadiff.cost import GPUS, Hardware
+
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "docs" / "results.md"
+BEGIN, END = "<!-- predictions: written by python -m benchmarks.predictions -->", "<!-- predictions: end -->"
+SDXL, FLUX, SD3 = (Case(name, 1024, None, batch, "float16") for name, batch in (("sdxl", 2), ("flux", 1), ("sd3", 2)))
+METHODS = ("toma", "toma-whole", "tomesd", "todo")
+
+PAPER = "paper"
+_SETTINGS: dict[str, Any] = {
+    "regions": Tiles(4),
+    "attention_regions": Whole(),
+    "temperature": 1e-3,
+    "unmerge": "transpose",
+}
+KNOWN = {
+    **{name: CONTENDERS[name] for name in METHODS},
+    PAPER: Contender("ToMA as published for Flux", partial(ToMA, **_SETTINGS, scope="level", skip=10), Schedule(10, 5)),
+}
+HOW = """Nothing here was run on a GPU: these are predictions by `tomadiff.cost`, a roofline with launch cost. The exact
+models at 1024² in float16 (SDXL and SD3.5 with the two samples of guidance, no block skipped) are traced operator by
+operator without weights, in plain torch, where our kernels would launch less. A GPU has its published dense rate and
+bandwidth; of these, 70 % and 80 % are assumed to be reached, attention and convolutions at 60 % and 70 % of large
+products, gathering and scattering at half and a tenth of memory's speed, 5 µs per launch, alike for all. Speed-ups over
+the unmerged model, planning included."""
+PUBLISHED = {0.0: 21.03, 0.25: 20.14, 0.5: 18.58, 0.75: 16.12}  # s per picture of Flux.1-dev, 35 steps, 1024², table 10
+
+
+def keys() -> list[Key]:
+    """What has to be traced."""
+    cases = [(case, METHODS) for case in (SDXL, SD3)] + [(FLUX, (*METHODS, PAPER))]
+    unmerged: list[Key] = [(case, BASELINE, 0.0) for case, _ in cases]
+    return unmerged + [(case, name, ratio) for case, names in cases for name in names for ratio in KNOWN[name].ratios]
+
+
+def rows(machine: Hardware) -> list[Row]:
+    """Seconds per step and speed-ups on one machine."""
+    found = []
+    for case, name, ratio in keys():
+        seconds = traced((case, name, ratio), KNOWN).seconds(machine)
+        faster = traced((case, BASELINE, 0.0)).seconds(machine) / seconds
+        numbers = {"step_ms": f"{1000 * seconds:.2f}", "speed_up": f"{faster:.3f}"}
+        found.append({"hardware": machine.name, **case.columns, "method": name, "ratio": f"{ratio:g}", **numbers})
+    return found
+
+
+def compared_with_paper(found: list[Row]) -> str:
+    """Flux of the paper: its times and the predicted ones, each as a share of the unmerged picture's."""
+    lines = ["| Flux.1-dev, whole-grid attention, 10 blocks skipped | " + " | ".join(f"{r:g}" for r in RATIOS) + " |"]
+    lines.append("| --- | ---: | ---: | ---: |")
+    published = [PUBLISHED[ratio] / PUBLISHED[0.0] for ratio in RATIOS]
+    lines.append("| published, share of the unmerged time | " + " | ".join(f"{one:.3f}" for one in published) + " |")
+    for name in GPUS:
+        own = [1 / _faster(found, name, FLUX, PAPER, ratio) for ratio in RATIOS]
+        lines.append(f"| predicted, {name} | " + " | ".join(f"{one:.3f}" for one in own) + " |")
+    return "\n".join(lines)
+
+
+def table(found: list[Row]) -> str:
+    """Predicted speed-ups of all GPUs."""
+    columns = [(case, ratio) for case in (SDXL, FLUX, SD3) for ratio in RATIOS]
+    heads = [f"{case.model} {ratio:g}" for case, ratio in columns]
+    lines = ["| | " + " | ".join(heads) + " |", "| --- | " + " | ".join(["---:"] * len(heads)) + " |"]
+    for name in GPUS:
+        for method in METHODS:
+            own = [
+                f"{_faster(found, name, case, method, ratio):.2f}×" if ratio in KNOWN[method].ratios else "–"
+                for case, ratio in columns
+            ]
+            lines.append(f"| {name}: {KNOWN[method].title} | " + " | ".join(own) + " |")
+    return "\n".join(lines)
+
+
+def _faster(found: list[Row], hardware: str, case: Case, method: str, ratio: float) -> float:
+    (own,) = where(found, hardware=hardware, **case.columns, method=method, ratio=f"{ratio:g}")
+    return float(own["speed_up"])
+
+
+def unmerged_flux(found: list[Row]) -> str:
+    """Seconds of the paper's unmerged picture on every GPU."""
+    steps = {name: where(found, hardware=name, **FLUX.columns, method=BASELINE)[0] for name in GPUS}
+    return ", ".join(f"{name} {35 * float(row['step_ms']) / 1000:.1f} s" for name, row in steps.items())
+
+
+def text(found: list[Row]) -> str:
+    """What stands on the page."""
+    return "\n\n".join(
+        [
+            HOW,
+            table(found),
+            compared_with_paper(found),
+            f"The unmerged picture of 35 steps, which took the paper {PUBLISHED[0.0]} s on a GPU it does not name, is "
+            f"predicted to take: {unmerged_flux(found)}.",
+        ]
+    )
+
+
+def main(processes: int | None = None) -> None:
+    """Trace in one process per core, predict, write."""
+    torch.set_num_threads(1)
+    with ProcessPoolExecutor(processes) as pool:
+        list(pool.map(_trace, keys()))
+    found = [row for machine in GPUS.values() for row in rows(machine)]
+    RESULTS.unlink(missing_ok=True)
+    for row in found:
+        append(RESULTS, row)
+    put_in_section(PAGE, "Predictions for GPUs", text(found), BEGIN, END)
+    print(text(found))
+
+
+def _trace(key: Key) -> None:
+    traced(key, KNOWN)
+
+
+if __name__ == "__main__":
+    main()

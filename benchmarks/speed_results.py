@@ -1,0 +1,185 @@
+"""What was timed and counted, read back: speed-ups, predictions of them, and the promises they keep or break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import speed, speed_counted, speed_guard
+from benchmarks.rows import Row, middle, read, where
+from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case
+from benchmarks.speed_counted import LIMIT, Key, traced
+from tomadiff.cost import Hardware, Trace
+from tomadiff.cost.fit import fitted
+from tomadiff.evaluate.prediction import Window
+
+FITTED = Case("sdxl", 512)
+RIVALS = ("tomesd", "tofu", "tomesd-own", "tofu-own", "todo")
+
+Predict = Callable[[Case, str, float], float]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured and counted."""
+
+    timed: list[Row]
+    counted: list[Row]
+    guarded: list[Row]
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """From the files of a folder; what was not measured yet is empty."""
+        paths = (folder / path.name for path in (speed.RESULTS, speed_counted.RESULTS, speed_guard.RESULTS))
+        return cls(*map(read, paths))
+
+    def speed_up(self, case: Case, method: str, ratio: float) -> float | None:
+        """Median over rounds; ``None`` if it was not timed."""
+        own = where(self.timed, **case.columns, method=method, ratio=f"{ratio:g}")
+        return middle(own, "speed_up") if own else None
+
+    def count(self, case: Case, method: str, ratio: float, column: str) -> float | None:
+        """A counted number."""
+        own = where(self.counted, **case.columns, method=method, ratio=f"{ratio:g}")
+        return float(own[0][column]) if own else None
+
+    def limit(self, case: Case, ratio: float) -> float | None:
+        """The speed-up if time were operations, and merging free."""
+        share = self.count(case, LIMIT, ratio, "flop_share")
+        return None if share is None else 1 / share
+
+    @property
+    def cases(self) -> list[Case]:
+        """Those that were timed."""
+        return [case for case in CASES if where(self.timed, **case.columns)]
+
+
+# ---------------------------------------------------------------------------------------------- predictions
+def samples(results: Results, case: Case) -> Iterator[tuple[Trace, float]]:
+    """Every timed kind of step of ``case``, with what it does."""
+    own = where(results.timed, **case.columns)
+    yield _only(traced((case, BASELINE, 0.0))), middle(own, "unmerged_s")
+    for name, ratio in sorted({(row["method"], float(row["ratio"])) for row in own}):
+        rows = where(own, method=name, ratio=f"{ratio:g}")
+        for part, (_, found) in traced((case, name, ratio)).parts.items():
+            yield found, middle(rows, f"{part}_s")
+
+
+def _only(window: Window) -> Trace:
+    ((_, found),) = window.parts.values()
+    return found
+
+
+def fitted_machine(results: Results, folder: Path) -> Hardware | None:
+    """The machine as it was measured before the timed run, fitted to its steps at 512²."""
+    known = read(folder / "hardware.csv")
+    if not known or not where(results.timed, **FITTED.columns):
+        return None
+    return fitted(Hardware.from_row(known[-1]), list(samples(results, FITTED)))
+
+
+def predictor(machine: Hardware) -> Predict:
+    """Speed-ups that ``machine`` should show."""
+
+    def predict(case: Case, name: str, ratio: float) -> float:
+        return traced((case, BASELINE, 0.0)).seconds(machine) / traced((case, name, ratio)).seconds(machine)
+
+    return predict
+
+
+def predictions(results: Results, predict: Predict) -> list[Row]:
+    """Predicted against measured, for all that was timed."""
+    found = []
+    for case, name, ratio in _timed_keys(results):
+        measured, expected = results.speed_up(case, name, ratio), predict(case, name, ratio)
+        assert measured is not None
+        found.append(
+            {
+                **case.columns,
+                "method": name,
+                "ratio": f"{ratio:g}",
+                "measured": f"{measured:.4f}",
+                "predicted": f"{expected:.4f}",
+                "error": f"{expected / measured - 1:.4f}",
+                "fitted_here": str(case == FITTED).lower(),
+            }
+        )
+    return found
+
+
+def _timed_keys(results: Results) -> Iterator[Key]:
+    for case in results.cases:
+        for name, known in CONTENDERS.items():
+            yield from ((case, name, ratio) for ratio in known.ratios if results.speed_up(case, name, ratio))
+
+
+# ---------------------------------------------------------------------------------------------- promises
+@dataclass(frozen=True)
+class Promise:
+    """A number that was promised to be at least, or at most, another."""
+
+    text: str
+    value: float
+    bound: float
+    at_most: bool = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    def __str__(self) -> str:
+        sign, word = ("≤", "≥")[not self.at_most], "kept" if self.kept else "BROKEN"
+        return f"{self.text}: {self.value:.3f} {sign} {self.bound:.3f}: {word}"
+
+
+_SDXL_512, _SDXL, _FLUX, _SD3 = CASES
+_LEAST = {(_SDXL, 0.25): 1.2, (_SDXL, 0.5): 1.58, (_SDXL, 0.75): 2.15, (_FLUX, 0.5): 1.85, (_FLUX, 0.75): 3.0}
+
+
+def promises(results: Results, predicted: Sequence[Row]) -> list[Promise]:
+    """All that can be checked with what was measured."""
+    found = [*_fast_enough(results), *_faster_than_others(results), *_cheap(results)]
+    if predicted:
+        worst = max(predicted, key=lambda row: abs(float(row["error"])))
+        what = f"worst prediction ({worst['model']} {worst['size']}² {worst['method']} {worst['ratio']})"
+        found.append(Promise(what, abs(float(worst["error"])), 0.08, at_most=True))
+    return found
+
+
+def _fast_enough(results: Results) -> Iterator[Promise]:
+    for (case, ratio), least in _LEAST.items():
+        own = results.speed_up(case, "toma", ratio)
+        if own is not None:
+            yield Promise(f"ToMA on {case.title} at {ratio:g}", own, least)
+    fresh = results.speed_up(_SDXL, "toma-fresh", 0.5)
+    if fresh is not None:
+        yield Promise(f"fresh plans and least squares on {_SDXL.title} at 0.5", fresh, 1.5)
+    for ratio in RATIOS:
+        own, limit = results.speed_up(_SDXL_512, "toma", ratio), results.limit(_SDXL_512, ratio)
+        if own is not None and limit is not None:
+            yield Promise(f"ToMA on {_SDXL_512.title} at {ratio:g}, share of the limit", own / limit, 0.95)
+
+
+def _faster_than_others(results: Results) -> Iterator[Promise]:
+    for case in results.cases:
+        for ratio in RATIOS:
+            own, bound = results.speed_up(case, "toma", ratio), results.speed_up(case, "bound", ratio)
+            if own is not None and bound is not None:
+                yield Promise(f"ToMA on {case.title} at {ratio:g}, share of Bound", own / bound, 0.97)
+            for rival in RIVALS:
+                other = results.speed_up(case, rival, ratio)
+                if own is not None and other is not None:
+                    yield Promise(f"ToMA against {CONTENDERS[rival].title} on {case.title} at {ratio:g}", own, other)
+
+
+def _cheap(results: Results) -> Iterator[Promise]:
+    own = where(results.timed, **_SDXL.columns, method="toma", ratio="0.5")
+    if own:
+        planning = 1 - middle(own, "plain_s") / middle(own, "window_s")
+        yield Promise(f"planning's share of a window on {_SDXL.title} at 0.5", planning, 0.01, at_most=True)
+    for column, what, bound in (("block_peak_mib", "inside blocks", 0.75), ("peak_mib", "in all", 1.0)):
+        after, before = (results.count(_SDXL, *which, column) for which in (("toma", 0.5), (BASELINE, 0.0)))
+        if after is not None and before is not None:
+            yield Promise(f"live bytes {what} on {_SDXL.title} at 0.5", after / before, bound, at_most=True)
