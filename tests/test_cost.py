@@ -213,7 +213,8 @@ def test_this_machine_is_measured_once() -> None:
     assert all(0 < share < inf for share in machine.shares.values())
     assert machine.fresh > 0
     assert not machine.overlaps
-    assert machine.as_row()["matmul_float32"] == machine.rate("matmul", torch.float32)
+    again = Hardware.from_row({name: str(value) for name, value in machine.as_row().items()} | {"date": "today"})
+    assert replace(again, source=machine.source) == machine
 
 
 # ---------------------------------------------------------------------------------------------- the paper's formulas

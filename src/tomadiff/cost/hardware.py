@@ -106,6 +106,21 @@ class Hardware:
         return {"hardware": self.name, **rates, **constants, **shares}
 
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Hardware:
+        """The machine that :meth:`as_row` wrote down, from numbers or their text; other columns do not matter."""
+        rates = {name.removeprefix("matmul_"): float(row[name]) for name in row if name.startswith("matmul_")}
+        return cls(
+            name=row["hardware"],
+            matmul={getattr(torch, dtype): rate for dtype, rate in rates.items()},
+            bandwidth=float(row["bandwidth"]),
+            launch=float(row["launch"]),
+            shares={name.removeprefix("share_"): float(row[name]) for name in row if name.startswith("share_")},
+            fresh=float(row["fresh"]),
+            source="measured before",
+        )
+
+
 @cache
 def _measured(device: str, dtype: torch.dtype) -> Hardware:
     rates = measured_rates(torch.device(device), dtype)
