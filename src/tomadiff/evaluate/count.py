@@ -131,7 +131,7 @@ def _lay_out(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Stop the first call before the model runs: a patch lays out blank plans then, which is no step's work."""
     stop = model.register_forward_pre_hook(_stop)
     patch.step(0)
-    with suppress(_Stopped):
+    with suppress(_Stopped), torch.no_grad():  # with gradients, plans would be laid out for another order of tokens
         model(**inputs)
     stop.remove()
     patch.begin()
