@@ -2,20 +2,15 @@
 
 import errno
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from tests.commands.evaluations import EVAL, assert_same, start
 from tests.saved import FRUGAL, save
 from tomadiff.cli import app
 from tomadiff.evaluate import generate
@@ -23,7 +18,6 @@ from tomadiff.evaluate.record import Run, note_of
 from tomadiff.evaluate.table import Results
 
 Invoke = Callable[..., Any]
-EVAL = ("--ratios", "0.5", "--seeds", "2", "--limit", "2", "--networks", "none", "--device", "cpu", *FRUGAL)
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +43,6 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     result = CliRunner().invoke(app, ["eval", "--model", str(model), "--out", str(folder), *EVAL])
     assert result.exit_code == 0, result.output
     return Run(folder)
-
-
-def assert_same(one: Run, other: Run) -> None:
-    """Equal but for times."""
-    samples, others = ({key: replace(s, seconds=0) for key, s in run.samples().items()} for run in (one, other))
-    assert samples == others
-    assert all(np.array_equal(np.asarray(one.image(key)), np.asarray(other.image(key))) for key in samples)
-    rows, others_rows = ([replace(row, seconds=0) for row in Results.load(run.folder).rows] for run in (one, other))
-    assert rows == others_rows
 
 
 # ---------------------------------------------------------------------------------------------- generate
@@ -207,28 +192,6 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_done(
 
 
 # ---------------------------------------------------------------------------------------------- processes
-def start(model: Path, out: Path, *launcher: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", *launcher, "tomadiff", "eval", "--model", str(model), "--out", str(out), *EVAL]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-@pytest.mark.slow
-def test_a_killed_command_goes_on(whole: Run, model: Path, invoke: Invoke, tmp_path: Path) -> None:
-    run, process = Run(tmp_path / "run"), start(model, tmp_path / "run")
-    deadline = time.monotonic() + 120
-    while len(run.samples()) < 2 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    finished = run.samples()
-    assert 2 <= len(finished) <= len(whole.samples())
-    assert invoke("eval", *EVAL).exit_code == 0
-    seconds = {key: sample.seconds for key, sample in run.samples().items()}
-    assert all(seconds[key] == sample.seconds for key, sample in finished.items())  # not drawn again
-    assert_same(whole, run)
-
-
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(whole: Run, model: Path, tmp_path: Path) -> None:
     # --multi_gpu is what makes accelerate start more than one process without MPI; on CPUs they talk over gloo.

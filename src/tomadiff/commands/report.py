@@ -52,13 +52,14 @@ def write(
     told: Sequence[Told], path: Path, title: str, pictures: int = 12, side: int = 512, figures: Sequence[Figure] = ()
 ) -> Path:
     """Write the page, and the Markdown table next to it; the table's path."""
+    from tomadiff.evaluate.record import write_whole
     from tomadiff.evaluate.report import markdown
     from tomadiff.evaluate.report_page import page
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(told, title, pictures, figures, side), encoding="utf-8")
+    write_whole(path, page(told, title, pictures, figures, side))
     table = path.with_suffix(".md")
-    table.write_text(markdown(told), encoding="utf-8")
+    write_whole(table, markdown(told))
     return table
 
 

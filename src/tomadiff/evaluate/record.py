@@ -6,6 +6,7 @@
       run.json            what was asked, versions, machine; written once
       results.jsonl       one line per finished sample, appended and flushed (results-1.jsonl … for more processes)
       images/KEY.png      the pictures, each written to a side file and renamed
+      summary.json        what was measured, and report.html and report.md made of it; each written like a picture
 
 A sample counts as finished when its line is complete and its picture is there; anything else is drawn again.
 """
@@ -24,6 +25,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tomadiff.errors import TomaError
+
+_SIDE = ".side"  # how files end that are still being written
 
 
 class RunError(TomaError, RuntimeError):
@@ -83,7 +86,8 @@ class Run:
             if (run.folder / "run.json").exists():
                 run._require_same(config)
             elif process == 0:
-                run._write("run.json", json.dumps({"config": dict(config), "stamp": dict(stamp)}, indent=2).encode())
+                about = {"config": dict(config), "stamp": dict(stamp)}
+                write_whole(run.folder / "run.json", json.dumps(about, indent=2))
             if process == 0:
                 run._sweep()
         except OSError as problem:
@@ -93,8 +97,8 @@ class Run:
         return run
 
     def _sweep(self) -> None:
-        """Remove pictures that a kill cut short; they were never counted."""
-        for torn in self.images.glob(".*.png"):
+        """Remove files that a kill cut short; they were never counted."""
+        for torn in (*self.images.glob(".*.png"), *self.folder.glob(f".*{_SIDE}")):
             torn.unlink(missing_ok=True)
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
@@ -165,10 +169,15 @@ class Run:
         with Image.open(self.image_path(key)) as image:
             return image.convert("RGB")
 
-    def _write(self, name: str, content: bytes) -> None:
-        side = self.folder / f".{name}.{os.getpid()}"
-        side.write_bytes(content)
-        side.replace(self.folder / name)
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all, whenever we are killed."""
+    side = path.with_name(f".{path.name}.{os.getpid()}{_SIDE}")
+    try:
+        side.write_text(text, encoding="utf-8")
+        side.replace(path)
+    finally:
+        side.unlink(missing_ok=True)
 
 
 def note_of(path: Path) -> dict[str, Any]:

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tomadiff.evaluate.record import RunError
+from tomadiff.evaluate.record import RunError, write_whole
 from tomadiff.evaluate.statistics import Interval
 
 
@@ -130,9 +129,7 @@ class Results:
     def save(self, folder: Path) -> Path:
         """Write ``summary.json``, whole or not at all."""
         path = folder / "summary.json"
-        side = folder / f".summary.json.{os.getpid()}"
-        side.write_text(self.as_json(), encoding="utf-8")
-        side.replace(path)
+        write_whole(path, self.as_json())
         return path
 
     @classmethod
