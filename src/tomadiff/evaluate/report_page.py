@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
 from typing import Any
 
-from tomadiff.evaluate.curves import Point, Series, chart, marker
 from tomadiff.evaluate.markup import Markup, data_uri, joined, tag
 from tomadiff.evaluate.record import Sample
 from tomadiff.evaluate.report import HEADINGS, Figure, Told, cells, columns, heading, number, title_of
 from tomadiff.evaluate.samples import Question, grouped
 from tomadiff.evaluate.table import Row, metric
+from tomadiff.evaluate.trade_off import trade_off
 
 CURVES = ("psnr", "ssim", "lpips", "clip_t", "judge_t", "dino", "fid")  # in order of preference
 MOST_CURVES = 2
@@ -170,60 +170,11 @@ def _figure(figure: Figure) -> Markup:
 # ---------------------------------------------------------------------------------------------- curves
 def _curves(runs: Sequence[Told]) -> Markup | None:
     present = [name for name in CURVES if name in columns(runs)][:MOST_CURVES]
-    charts = [drawn for name in present for drawn in _charts(runs, name)]
-    if not charts:
+    charts = trade_off(runs, present)
+    if charts is None:
         return None
     words = "Bars show 95 % confidence intervals of the mean, where there are several pictures."
-    return tag("section", tag("h2", "Trade-off"), tag("p", words, class_="soft"), _legend(runs),
-               tag("div", [tag("div", drawn, class_="panel") for drawn in charts], class_="charts"))  # fmt: skip
-
-
-def _charts(runs: Sequence[Told], name: str) -> list[Markup]:
-    """Quality over the share merged, over seconds, and over operations where they were counted."""
-    drawn = [_chart(runs, name, "ratio", "tokens merged", "{:.0%}".format)]
-    drawn.append(_chart(runs, name, "seconds", "seconds per picture", "{:g}".format))
-    if any(row.flops for told in runs for row in told.merged):
-        drawn.append(_chart(runs, name, "flops", "operations per picture", _big))
-    return drawn
-
-
-def _chart(runs: Sequence[Told], name: str, across: str, words: str, write: Callable[[float], str]) -> Markup:
-    base = None if across == "ratio" else runs[0].unmerged
-    mark = None if base is None else getattr(base, across) or None
-    return chart(f"{metric(name).title} over {words}", words, heading(name), _series(runs, name, across), mark, write)
-
-
-def _big(value: float) -> str:
-    return f"{value / 1e12:g} T" if value >= 1e11 else f"{value / 1e9:g} G"
-
-
-def _series(runs: Sequence[Told], name: str, across: str) -> list[Series]:
-    lines = [(title, [row for row in rows if name in row.metrics]) for title, rows in _lines(runs)]
-    return [Series(title, tuple(_point(row, name, across, title) for row in rows)) for title, rows in lines if rows]
-
-
-def _lines(runs: Sequence[Told]) -> list[tuple[str, list[Row]]]:
-    """Rows by run and method, by ratio."""
-    found: dict[str, list[Row]] = {}
-    for told in runs:
-        prefix = f"{told.name}: " if len(runs) > 1 else ""
-        for row in told.merged:
-            found.setdefault(prefix + title_of(row.method), []).append(row)
-    return [(title, sorted(rows, key=lambda row: row.ratio)) for title, rows in found.items()]
-
-
-def _point(row: Row, name: str, across: str, title: str) -> Point:
-    interval = row.metrics[name]
-    label = f"{title}, {row.ratio:.0%} merged: {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
-    return Point(float(getattr(row, across)), interval.value, interval.low, interval.high, label)
-
-
-def _legend(runs: Sequence[Told]) -> Markup:
-    items = []
-    for place, (title, _) in enumerate(_lines(runs)):
-        shape = tag("svg", marker(place, 8, 8), viewBox="0 0 16 16", class_=f"s{place % 8}", aria_hidden="true")
-        items.append(tag("li", shape, title))
-    return tag("ul", items, class_="legend")
+    return tag("section", tag("h2", "Trade-off"), tag("p", words, class_="soft"), charts)
 
 
 # ---------------------------------------------------------------------------------------------- tables
