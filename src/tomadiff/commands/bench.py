@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tomadiff.commands import options
@@ -102,41 +101,22 @@ def _pipelines(
 def _architectures(
     arch: str, sizes: str | None, depth: int | None, batch: int, how: tuple[Any, ...]
 ) -> Iterator[tuple[Any, Workload]]:
-    from tomadiff.evaluate.architectures import ARCHITECTURES, build, inputs
-    from tomadiff.evaluate.workloads import Step
+    from tomadiff.evaluate.workloads import architecture_steps
 
-    place = how[0] or ("cuda" if torch.cuda.is_available() else "cpu")
-    kind = _dtype(how[1], place)
-    model = build(arch, place, depth, kind)
-    cut = f", at most {depth} blocks per stack" if depth else ""
-    for side in _sides(sizes):
-        size = side or ARCHITECTURES[arch].size
-        title = f"{ARCHITECTURES[arch].title} at {size}²{cut}"
-        yield size, Step(model, title, inputs(arch, size, place, batch, kind))
-
-
-def _dtype(name: str | None, place: str) -> torch.dtype:
-    from tomadiff.errors import require_choice
-    from tomadiff.evaluate.models import DTYPES
-
-    if name is None:
-        return torch.bfloat16 if place.startswith("cuda") else torch.float32
-    require_choice("dtype", name, tuple(DTYPES))
-    return DTYPES[name]
+    return architecture_steps(arch, _sides(sizes), depth, batch, *how[:2])
 
 
 def _measured(
     workload: Workload, methods: Sequence[str], ratios: Sequence[float], rounds: int, console: Console
 ) -> list[Measurement]:
+    from tomadiff.evaluate.generate import bar
     from tomadiff.evaluate.latency import contenders, measure
 
     field, refused = contenders(methods, ratios, workload)
     for line in refused:
         console.print(f"Left out {line}", style="yellow", markup=False)
-    columns = (TextColumn("timing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=len(field) * (rounds + 1))
-        return measure(workload, field, rounds, lambda: progress.advance(task))
+    with bar(len(field) * (rounds + 1), doing="timing") as advance:
+        return measure(workload, field, rounds, lambda: advance(1))
 
 
 # ---------------------------------------------------------------------------------------------- tell

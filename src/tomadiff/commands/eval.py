@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,6 @@ from tomadiff.commands.tables import show
 from tomadiff.errors import SettingError
 
 if TYPE_CHECKING:
-    from tomadiff.evaluate.generate import Batch
     from tomadiff.evaluate.processes import Crew
     from tomadiff.evaluate.prompts import Prompt
     from tomadiff.evaluate.protocol import Protocol
@@ -23,12 +22,8 @@ if TYPE_CHECKING:
 def evaluate(
     model: options.Model,
     out: options.Out = Path("run"),
-    prompts: Annotated[
-        str | None, typer.Option(help="A .txt, .csv, .tsv or .json file; default: 16 of the embedded list.")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")] = (
-        None
-    ),
+    prompts: options.PromptFile = None,
+    methods: options.Methods = None,
     ratios: Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Pictures of each prompt and method; default: 3.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
@@ -36,12 +31,7 @@ def evaluate(
     size: options.Size = None,
     guidance: options.Guidance = None,
     batch: options.BatchSize = 1,
-    networks: Annotated[
-        str | None,
-        typer.Option(
-            help="Which look at the pictures, and from where: judge,clip=/models/clip; or none. Default: all."
-        ),
-    ] = None,
+    networks: options.Networks = None,
     reference: Annotated[
         Path | None, typer.Option(help="A folder of pictures for FID and KID; default: the unmerged pictures.")
     ] = None,
@@ -68,12 +58,14 @@ def evaluate(
     from tomadiff.evaluate.processes import Crew
     from tomadiff.evaluate.protocol import protocol as protocol_named
 
-    given: dict[str, Any] = {"seeds": seeds, "limit": limit, "size": options.read_size(size)}
-    given["methods"] = None if methods is None else tuple(options.read_names(methods))
-    given["ratios"] = None if ratios is None else tuple(options.read_ratios(ratios))
-    settings = {name: value for name, value in given.items() if value is not None}
-    chosen = replace(protocol_named(protocol, prompts), **settings)
-    looks = _networks(networks)
+    chosen = protocol_named(protocol, prompts).changed(
+        methods=None if methods is None else tuple(options.read_names(methods)),
+        ratios=None if ratios is None else tuple(options.read_ratios(ratios)),
+        seeds=seeds,
+        limit=limit,
+        size=options.read_size(size),
+    )
+    looks = options.read_networks(networks)
     if reference is not None and not reference.is_dir():
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch)
@@ -135,32 +127,8 @@ def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], sho
     about = models.describe(wanted.model, pipe)
     stamped = stamp(about["device"], about["dtype"], crew.size)
     run = crew.begin(out, wanted.config(prompts, call, about), stamped)
-    _answer(crew, pipe, run, batches, call, about, shown)
+    crew.answer(pipe, run, batches, call, about, shown)
     return run
-
-
-def _answer(
-    crew: Crew, pipe: Any, run: Run, batches: list[Batch], call: dict[str, Any], about: dict[str, str], shown: bool
-) -> None:
-    from tomadiff.evaluate.generate import answer, bar
-    from tomadiff.evaluate.rehearsal import meter
-
-    mine, flops = crew.share(batches, run), meter(pipe, batches[0][0], call)
-    done, keys = run.samples(), [question.key for batch in mine for question in batch]
-    with bar(len(keys), sum(key in done for key in keys), shown and crew.leads and bool(mine)) as advance:
-        answer(pipe, run, mine, call, about, advance, flops)
-    crew.wait()  # the first process measures what all of them drew
-
-
-def _networks(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    if text == "none":
-        return {}
-    from tomadiff.evaluate.features import openers
-
-    names, places = options.read_places(text)
-    return dict(openers(names, places))
 
 
 def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:

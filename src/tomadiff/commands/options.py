@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,14 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; defa
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16; default: half precision on a GPU.")]
 AllowPickle = Annotated[
     bool, typer.Option("--allow-pickle", help="Open weights that can run code; only from people you trust.")
+]
+Networks = Annotated[
+    str | None,
+    typer.Option(help="Which look at the pictures, and from where: judge,clip=/models/clip; or none. Default: all."),
+]
+Methods = Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")]
+PromptFile = Annotated[
+    str | None, typer.Option("--prompts", help="A .txt, .csv, .tsv or .json file; default: 16 of the embedded list.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 
@@ -64,3 +72,13 @@ def read_places(text: str) -> tuple[list[str], dict[str, str]]:
     """``"judge,clip=/models/clip"`` → the names, and where to take some of them from."""
     pairs = [name.partition("=") for name in read_names(text)]
     return [name for name, _, _ in pairs], {name: place for name, given, place in pairs if given}
+
+
+def read_networks(text: str | None) -> dict[str, Any] | None:
+    """``"judge,clip=/models/clip"`` → how to open each; ``"none"`` → no network, ``None`` → all that can be had."""
+    if text is None or text == "none":
+        return None if text is None else {}
+    from tomadiff.evaluate.features import openers
+
+    names, places = read_places(text)
+    return dict(openers(names, places))

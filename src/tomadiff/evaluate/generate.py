@@ -197,6 +197,17 @@ def require_drawable(pipe: Any, wanted: Sequence[Variant]) -> None:
             apply(pipe, made[0], schedule=made[1], guard=False).remove()
 
 
+def drawable(target: Any, wanted: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
+    """Those that work on a pipeline or model, and one line for each method that does not."""
+    refused: dict[str, str] = {}
+    for variant in wanted:
+        try:
+            require_drawable(target, [variant])
+        except UnsupportedModelError as problem:
+            refused[variant.method] = f"{variant.method}: {problem}"
+    return [variant for variant in wanted if variant.method not in refused], list(refused.values())
+
+
 def warm_up(pipe: Any, batch: Batch, call: Call) -> None:
     """The first picture of a process is slow (caches, kernels): draw one that nobody times."""
     steps = min(2, call.get("num_inference_steps", 2))
@@ -257,12 +268,12 @@ def _settings(made: tuple[Method, Schedule] | None) -> dict[str, str]:
 
 
 @contextmanager
-def bar(total: int, done: int = 0, shown: bool = True) -> Iterator[Callable[[int], None]]:
+def bar(total: int, done: int = 0, shown: bool = True, doing: str = "drawing") -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; gives the function that moves it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("drawing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
         task = progress.add_task("", total=total, completed=done)
         yield lambda count: progress.advance(task, count)

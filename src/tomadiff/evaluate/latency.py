@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from tomadiff.cost import Cost, cost_of
-from tomadiff.errors import UnsupportedModelError, require_count
-from tomadiff.evaluate.generate import Variant, variants
+from tomadiff.errors import require_count
+from tomadiff.evaluate.generate import Variant, drawable, variants
 from tomadiff.evaluate.report import title_of
 from tomadiff.evaluate.workloads import Workload
 from tomadiff.patch import Patch, apply
@@ -75,14 +75,7 @@ class Measurement:
 
 def contenders(methods: Sequence[str], ratios: Sequence[float], workload: Workload) -> tuple[list[Variant], list[str]]:
     """The baseline and every method at every ratio; and one line for each method that cannot work here."""
-    wanted, refused = variants(methods, ratios), {}
-    for variant in wanted:
-        try:
-            with _on(workload, variant):
-                pass
-        except UnsupportedModelError as problem:
-            refused[variant.method] = f"{variant.method}: {problem}"
-    return [variant for variant in wanted if variant.method not in refused], list(refused.values())
+    return drawable(workload.target, variants(methods, ratios))
 
 
 def measure(

@@ -14,8 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tomadiff.evaluate.generate import Batch, unfinished
+from tomadiff.evaluate.generate import Batch, Call, answer, bar, unfinished
 from tomadiff.evaluate.record import Run
+from tomadiff.evaluate.rehearsal import meter
 
 logger = logging.getLogger("tomadiff")
 
@@ -60,6 +61,16 @@ class Crew:
         self.wait()  # nobody draws before all have read what is finished: the list they split must be one
         with self.state.split_between_processes(left) as mine:
             return list(mine)
+
+    def answer(
+        self, pipe: Any, run: Run, batches: Sequence[Batch], call: Call, about: Mapping[str, Any], shown: bool = True
+    ) -> None:
+        """Draw what is not finished, all processes their part, with operations counted and a bar to look at."""
+        mine = self.share(batches, run)
+        done, keys = run.samples(), [question.key for batch in mine for question in batch]
+        with bar(len(keys), sum(key in done for key in keys), shown and self.leads and bool(mine)) as advance:
+            answer(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call))
+        self.wait()  # the first process measures what all of them drew
 
     def wait(self) -> None:
         """Until every process is here."""

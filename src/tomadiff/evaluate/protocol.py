@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tomadiff.errors import SettingError, require_choice
 
@@ -30,6 +31,10 @@ class Protocol:
     steps: int | None = None
     flux_steps: int | None = None
     own_prompts: str = ""
+
+    def changed(self, **given: Any) -> Protocol:
+        """The same with other settings, where some are given."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def steps_for(self, pipeline: str) -> int | None:
         """Steps for a pipeline class by its name."""

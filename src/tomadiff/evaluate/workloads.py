@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tomadiff.errors import require_choice
+from tomadiff.evaluate import models
+from tomadiff.evaluate.architectures import ARCHITECTURES, build, inputs
 from tomadiff.evaluate.count import WINDOW, due_at
 from tomadiff.patch import Patch
 from tomadiff.schedule import Due
@@ -114,3 +117,39 @@ class Step(Workload):
             patch.step(step)
         with torch.no_grad():
             return self.target(**self.inputs)
+
+
+def architecture_steps(
+    arch: str,
+    sizes: Sequence[int | None],
+    depth: int | None = None,
+    batch: int = 1,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Iterator[tuple[int, Step]]:
+    """Steps of a published architecture with random weights, by the side of the picture in pixels.
+
+    Args:
+        arch: name in :data:`tomadiff.evaluate.architectures.ARCHITECTURES`.
+        sizes: sides in pixels; ``None`` is what it was trained for.
+        depth: keep at most this many transformer blocks of every stack.
+        batch: samples per call.
+        device: the GPU if there is one, unless told.
+        dtype: bfloat16 on a GPU and float32 elsewhere, unless told.
+    """
+    require_choice("architecture", arch, tuple(ARCHITECTURES))
+    place = models.device_of(device)
+    kind = dtype_of(dtype, place)
+    model = build(arch, place, depth, kind)
+    cut = f", at most {depth} blocks per stack" if depth else ""
+    for side in sizes:
+        size = side or ARCHITECTURES[arch].size
+        yield size, Step(model, f"{ARCHITECTURES[arch].title} at {size}²{cut}", inputs(arch, size, place, batch, kind))
+
+
+def dtype_of(name: str | None, place: torch.device) -> torch.dtype:
+    """The dtype of that name; bfloat16 on a GPU and float32 elsewhere, unless told."""
+    if name is None:
+        return torch.bfloat16 if place.type == "cuda" else torch.float32
+    require_choice("dtype", name, tuple(models.DTYPES))
+    return models.DTYPES[name]
