@@ -12,6 +12,7 @@ from tomadiff.commands.errors import Commands
 from tomadiff.commands.eval import evaluate
 from tomadiff.commands.generate import generate
 from tomadiff.commands.inspect import inspect
+from tomadiff.commands.paper import paper
 from tomadiff.commands.report import report
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
@@ -21,6 +22,7 @@ app.command("bench")(bench)
 app.command("eval")(evaluate)
 app.command("report")(report)
 app.command("inspect")(inspect)
+app.command("paper")(paper)
 
 
 def main() -> None:

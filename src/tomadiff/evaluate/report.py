@@ -184,24 +184,25 @@ def markdown(runs: Sequence[Told]) -> str:
     names = columns(runs)
     parts = ["# Token merging, compared"]
     for told in runs:
-        parts += [f"## {_plain(told.name)}", _table(told, names), *(f"- {_plain(note)}" for note in told.notes)]
-        parts.append("Machine: " + _plain(", ".join(f"{key} {value}" for key, value in told.run.stamp.items())))
+        parts += [f"## {plain(told.name)}", _table(told, names), *(f"- {plain(note)}" for note in told.notes)]
+        parts.append("Machine: " + plain(", ".join(f"{key} {value}" for key, value in told.run.stamp.items())))
     return "\n\n".join(parts) + "\n"
 
 
 def _table(told: Told, names: Sequence[str]) -> str:
-    lines = [_row([*HEADINGS, *map(heading, names)]), _row(["---", *["--:"] * (5 + len(names))])]
+    lines = [line([*HEADINGS, *map(heading, names)]), line(["---", *["--:"] * (5 + len(names))])]
     for row in told.results.rows:
         own = [" ".join(filter(None, cell)) for cell in cells(told, row, names)]
-        lines.append(_row([_plain(title_of(row.method)), f"{row.ratio:.0%}", str(row.count), *own]))
+        lines.append(line([plain(title_of(row.method)), f"{row.ratio:.0%}", str(row.count), *own]))
     return "\n".join(lines)
 
 
-def _row(parts: Sequence[str]) -> str:
+def line(parts: Sequence[str]) -> str:
+    """One line of a Markdown table."""
     return f"| {' | '.join(parts)} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Names come from files: nothing in them may become markup or break a table."""
     kept = " ".join(str(text).split())
     for mark in "\\`*_[]|":
