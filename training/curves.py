@@ -1,9 +1,10 @@
-"""Draw the loss curves of all stages into training/samples/losses.png: python -m training.curves."""
+"""Loss curves of all stages, and samples of a stage over time, into training/samples: python -m training.curves."""
 
 import json
 
 import matplotlib
 import numpy as np
+from PIL import Image
 
 from training.paths import PICTURES, stage_dir
 
@@ -25,7 +26,25 @@ def smooth(values: np.ndarray, window: int = 9) -> np.ndarray:
     return np.convolve(padded, np.ones(window) / window, mode="valid")
 
 
-def main() -> None:
+def over_time(stage: str, lines: int = 6) -> None:
+    """Some of the sample grids that a stage drew on the way, earliest first, one below the other."""
+    grids = sorted(stage_dir(stage).glob("samples-*.png"))
+    if not grids:
+        return
+    chosen = [grids[place] for place in np.unique(np.linspace(0, len(grids) - 1, lines).round().astype(int))]
+    rows = [Image.open(path).convert("RGB") for path in chosen]
+    width = max(row.width for row in rows)
+    scaled = [row.resize((width, round(row.height * width / row.width))) for row in rows]
+    sheet = Image.new("RGB", (width, sum(row.height for row in scaled)))
+    top = 0
+    for row in scaled:
+        sheet.paste(row, (0, top))
+        top += row.height
+    sheet.save(PICTURES / f"{stage}-over-time.png")
+    print(f"{stage}: {', '.join(path.stem for path in chosen)}")
+
+
+def losses() -> None:
     figure, axes = plt.subplots(1, len(STAGES), figsize=(3.2 * len(STAGES), 2.6), constrained_layout=True)
     for axis, stage in zip(axes, STAGES, strict=True):
         minutes, losses = read_log(stage)
@@ -35,6 +54,12 @@ def main() -> None:
             axis.plot(minutes, smooth(losses), linewidth=1.5)
     PICTURES.mkdir(exist_ok=True)
     figure.savefig(PICTURES / "losses.png", dpi=80)
+
+
+def main() -> None:
+    losses()
+    for stage in ("sdxl", "flux"):
+        over_time(stage)
 
 
 if __name__ == "__main__":
