@@ -1,13 +1,10 @@
 """The report in a real browser: Debian's Chromium, headless."""
 
-import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
+from tests.browser.chromium import Opened, brightness, browser
 from tests.evaluate.drawn import NASTY, painted_run
 from tomadiff.commands.report import write
 from tomadiff.evaluate.figures import merge_map, merge_sample
@@ -15,31 +12,11 @@ from tomadiff.evaluate.landscape import landscape
 from tomadiff.evaluate.report import Figure, tell
 from tomadiff.methods.toma import ToMA
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("chromium is not installed", allow_module_level=True)
-
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+__all__ = ["browser"]  # a fixture
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=120_000)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     first = painted_run(folder / "run", methods=("toma", "tomesd"))
     second = painted_run(folder / "other", prompts=["a lake, " + "very " * 60 + "long"])
@@ -54,34 +31,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Before and after",
         figures=[figure],
     )
-    return folder / "index.html"
-
-
-class Opened:
-    """A page, and everything it complained about or asked for."""
-
-    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
-        self.context = browser.new_context(**settings)
-        self.page = self.context.new_page()
-        self.troubles: list[str] = []
-        self.requests: list[str] = []
-        self.page.on(
-            "console",
-            lambda message: self.troubles.append(f"{message.type}: {message.text}"),
-        )
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on(
-            "dialog",
-            lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()),
-        )
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
+    return (folder / "index.html").as_uri()
 
 
 def cut(page: Any) -> float:
@@ -90,7 +40,7 @@ def cut(page: Any) -> float:
     return float((edge["x"] + edge["width"] / 2 - stage["x"]) / stage["width"])
 
 
-def test_it_opens_quietly_and_all_pictures_load(browser: Any, page_file: Path) -> None:
+def test_it_opens_quietly_and_all_pictures_load(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file) as opened:
         widths = opened.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
         assert len(widths) == 2 * (7 + 2) + (4 + 2) + 1
@@ -99,7 +49,7 @@ def test_it_opens_quietly_and_all_pictures_load(browser: Any, page_file: Path) -
         assert opened.troubles == []
 
 
-def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: Path) -> None:
+def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file) as opened:
         stage = opened.page.locator(".stage").first
         stage.scroll_into_view_if_needed()
@@ -121,7 +71,7 @@ def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: Path
         assert opened.troubles == []
 
 
-def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_file: Path) -> None:
+def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file) as opened:
         after, chosen = (
             opened.page.locator(".stage .after").first,
@@ -136,7 +86,7 @@ def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_fil
         assert chosen.inner_text() == "ToMeSD, 50%"
 
 
-def test_a_script_in_a_prompt_stays_text(browser: Any, page_file: Path) -> None:
+def test_a_script_in_a_prompt_stays_text(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file) as opened:
         assert opened.page.title() == "Before and after"
         assert opened.page.get_by_text("<script>document.title").count() >= 1
@@ -146,12 +96,12 @@ def test_a_script_in_a_prompt_stays_text(browser: Any, page_file: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
-def test_nothing_sticks_out_sideways(browser: Any, page_file: Path, width: int) -> None:
+def test_nothing_sticks_out_sideways(browser: Any, page_file: str, width: int) -> None:
     with Opened(browser, page_file, viewport={"width": width, "height": 800}) as opened:
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_dark_and_light_differ_and_both_can_be_read(browser: Any, page_file: Path) -> None:
+def test_dark_and_light_differ_and_both_can_be_read(browser: Any, page_file: str) -> None:
     seen = {}
     for scheme in ("light", "dark"):
         with Opened(browser, page_file, color_scheme=scheme) as opened:
@@ -162,13 +112,7 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, page_file: Pat
     assert seen["dark"][1] - seen["dark"][0] > 150
 
 
-def brightness(colour: str) -> float:
-    """Mean of ``rgb(r, g, b)``."""
-    parts = [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    return sum(parts) / 3
-
-
-def test_without_scripts_all_pictures_are_still_there(browser: Any, page_file: Path) -> None:
+def test_without_scripts_all_pictures_are_still_there(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file, java_script_enabled=False) as opened:
         assert opened.page.locator(".strip img").first.is_visible()
         assert not opened.page.locator(".stage").first.is_visible()

@@ -1,0 +1,125 @@
+"""The parts of the page and where they are; ``page.py`` says what they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tomadiff.evaluate.markup import Markup, tag
+from tomadiff.methods.catalogue import CATALOGUE
+from tomadiff.web.asked import FIELDS
+from tomadiff.web.maps import VIEWS
+from tomadiff.web.studio import Model, Studio
+from tomadiff.web.tradeoff import RATIOS
+
+LEAD = "One picture, drawn twice from the same noise: with all of its tokens, and with some of them merged."
+EMOJI = ("a fox on a blue background", "a panda on a pink background", "a strawberry on a white background")
+SCENES = ("a fox in the snow", "a lighthouse at dusk, oil painting", "a bowl of fruit on a wooden table")
+
+
+class Layout:
+    """Every part, by name; made inside an open ``gr.Blocks``."""
+
+    def __init__(self, gr: Any, studio: Studio) -> None:
+        self.gr, self.studio = gr, studio
+        gr.HTML(tag("header", tag("h1", "tomadiff"), tag("p", LEAD)))
+        self.shown = gr.State()  # what the pictures are an answer to
+        with gr.Row(elem_id="columns"):
+            with gr.Column(scale=3, min_width=300, elem_id="controls"):
+                self._controls(studio.first)
+            with gr.Column(scale=8, min_width=320), gr.Tabs(elem_id="tabs"):
+                with gr.Tab("Pictures"), gr.Row():
+                    self._pair()
+                    self._map()
+                with gr.Tab("Trade-off"):
+                    self._curve()
+                with gr.Tab("Python"):
+                    self._python()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What is asked for, by the names that :func:`tomadiff.web.asked.read` knows."""
+        names = ("model", "prompt", "method", "ratio", "width", "height", "steps", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    # ------------------------------------------------------------------------------------------ left
+    def _controls(self, first: Model) -> None:
+        gr = self.gr
+        # Lines for what is wrong, each rendered below its field.
+        self.problems = {name: gr.HTML(visible=False, render=False) for name in FIELDS}
+        examples = EMOJI if first.embedded else SCENES
+        self.prompt = gr.Textbox(examples[0], label="Prompt", placeholder="What to draw", elem_id="prompt")
+        self.problems["prompt"].render()
+        gr.Examples([[text] for text in examples], self.prompt, elem_id="examples")
+        self.ratio = gr.Slider(
+            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away", elem_id="ratio"
+        )
+        self.problems["ratio"].render()
+        methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "peer")]
+        self.method = gr.Dropdown(methods, value="toma", label="Method", elem_id="method")
+        self.problems["method"].render()
+        offered = [(model.title, model.name) for model in self.studio.models.values()]
+        self.model = gr.Dropdown(offered, value=first.name, label="Model", elem_id="model")
+        with gr.Row(elem_id="buttons"):
+            self.draw = gr.Button("Draw", variant="primary", scale=3, min_width=120, elem_id="draw")
+            self.stop = gr.Button("Stop", scale=1, min_width=70, elem_id="stop")
+        self.notice = gr.HTML(visible=False, elem_id="notice")
+        with gr.Accordion("Size, steps and seed", open=False, elem_id="more"):
+            self._more(first)
+
+    def _more(self, first: Model) -> None:
+        gr, canvas = self.gr, first.canvas
+        with gr.Row():
+            self.width = gr.Number(canvas.width, label="Width", min_width=90, elem_id="width")
+            self.height = gr.Number(canvas.height, label="Height", min_width=90, elem_id="height")
+        self.problems["size"].render()
+        with gr.Row():
+            self.steps = gr.Number(first.steps, label="Steps", min_width=90, elem_id="steps")
+            self.seed = gr.Number(0, label="Seed", min_width=90, elem_id="seed")
+        self.problems["steps"].render()
+        self.problems["seed"].render()
+
+    # ------------------------------------------------------------------------------------------ right
+    def _pair(self) -> None:
+        gr = self.gr
+        with gr.Column(min_width=300):
+            self.pair = gr.ImageSlider(
+                label="Unmerged | merged", format="png", interactive=False, max_height=640, buttons=["fullscreen"],
+                elem_id="pair",
+            )  # fmt: skip
+            self.numbers = gr.HTML(elem_id="numbers")
+
+    def _map(self) -> None:
+        gr, views = self.gr, [(name.capitalize(), name) for name in VIEWS]
+        with gr.Column(min_width=300):
+            self.map = gr.Image(
+                label="What merged", format="png", interactive=False, buttons=["fullscreen"], elem_id="map"
+            )
+            self.note = gr.HTML(elem_id="note")
+            with gr.Column(visible=False) as self.turning:  # there is nothing to turn until something was drawn
+                self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
+                with gr.Row():
+                    self.level = gr.Dropdown([], label="Level", min_width=130, interactive=True, elem_id="level")
+                    self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
+
+    def _curve(self) -> None:
+        gr, shares = self.gr, ", ".join(f"{ratio:.0%}" for ratio in RATIOS)
+        gr.HTML(tag("p", f"The picture once more with {shares} of its tokens merged away.", class_="soft"))
+        self.draw_curve = gr.Button("Draw the curve", variant="primary", elem_id="draw-curve")
+        self.curve_notice = gr.HTML(visible=False, elem_id="curve-notice")
+        self.curve = gr.HTML(min_height=120, elem_id="curve")
+
+    def _python(self) -> None:
+        gr = self.gr
+        self.code = gr.Code(
+            label="The same in Python", language="python", interactive=False, wrap_lines=True, elem_id="code"
+        )
+        self.summary = gr.Code(label="patch.summary()", language=None, interactive=False, elem_id="summary")
+
+    def line(self, text: str | None) -> Any:
+        """An update of a line that says what is wrong; without text it goes away."""
+        return self.gr.update(value=alert(text) if text else "", visible=bool(text))
+
+
+def alert(text: str) -> Markup:
+    """Text that a screen reader reads out as it appears."""
+    return tag("p", text, role="alert", class_="wrong")

@@ -1,0 +1,245 @@
+"""What the page does when somebody touches it, and how it is served.
+
+Annotations are not put off here (``from __future__``): Gradio reads them to find out who wants the request.
+"""
+
+import os
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+from tomadiff.errors import SettingError, TomaError
+from tomadiff.evaluate.markup import tag
+from tomadiff.methods.catalogue import CATALOGUE
+from tomadiff.web.asked import Asked, read
+from tomadiff.web.layout import Layout
+from tomadiff.web.maps import Maps, overlay
+from tomadiff.web.numbers import cards
+from tomadiff.web.steps import Tell, Visitors
+from tomadiff.web.studio import Compared, Studio
+from tomadiff.web.tradeoff import Shot, curves, ratios
+from tomadiff.web.trouble import line_of
+
+HOST = "127.0.0.1"  # nobody else can reach it
+FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
+MONO = ("ui-monospace", "Consolas", "Menlo", "monospace")
+QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+# One at a time, whatever the model: times mean nothing if two share the machine.
+QUEUED = {"concurrency_id": "drawing", "concurrency_limit": 1, "api_visibility": "private"}
+HOUR = 3600  # seconds
+
+Given = dict[Any, Any]
+"""Values, or what to change them to, by the part of the page that holds them."""
+
+
+class MissingGradioError(TomaError, ImportError):
+    """Gradio is not installed."""
+
+
+def gradio() -> Any:
+    """Gradio, told to keep to itself."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    try:
+        import gradio
+    except ImportError as problem:
+        raise MissingGradioError('The page needs Gradio, which is not here: pip install "tomadiff[web]"') from problem
+    return gradio
+
+
+def serve(studio: Studio, port: int | None = None, share: bool = False, browser: bool = False) -> tuple[Any, str]:
+    """Start the page in the background: Gradio's ``Blocks``, which can be closed, and its address.
+
+    Args:
+        studio: draws the pictures.
+        port: on this machine's own address; ``None`` takes the first free one from 7860.
+        share: also open a tunnel through Gradio's servers, for whoever knows its address.
+        browser: show the page.
+    """
+    gr = gradio()
+    blocks = build(studio)
+    theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", radius_size="lg", font=FONTS, font_mono=MONO)
+    settings = {
+        "theme": theme, "css": _resource("page.css"), "head": f"<script>{_resource('page.js')}</script>",
+        "footer_links": [], "run_history": False, "ssr_mode": False, "enable_monitoring": False, "quiet": True,
+        "_frontend": False,  # else Gradio gives up where a busy machine takes three seconds to answer
+    }  # fmt: skip
+    _bypass_proxies()
+    try:
+        _, local, public = blocks.launch(
+            server_name=HOST, server_port=port, share=share, inbrowser=browser, prevent_thread_lock=True, **settings
+        )
+    except OSError as problem:
+        if port is None:
+            raise
+        raise SettingError(f"port={port} is taken; choose another, or leave it out.") from problem
+    return blocks, public or local
+
+
+def _bypass_proxies() -> None:
+    """Gradio asks its own server whether it is there, and must not ask a proxy instead."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_proxy"] = f"{known},{HOST}" if known else HOST
+
+
+def _resource(name: str) -> str:
+    return (files("tomadiff.web") / "static" / name).read_text(encoding="utf-8")
+
+
+def build(studio: Studio) -> Any:
+    """The page as Gradio's ``Blocks``."""
+    gr = gradio()
+    # Gradio keeps pictures as files for browsers to fetch; they go after an hour.
+    with gr.Blocks(title="tomadiff", analytics_enabled=False, delete_cache=(HOUR, HOUR), fill_width=True) as blocks:
+        page = Page(Layout(gr, studio), studio)
+        page.check_fields()
+        page.draw_pictures()
+        page.draw_curves()
+        page.turn_maps()
+        page.stop_drawing(blocks)
+    return blocks
+
+
+class Page:
+    """What happens when somebody touches a part of the page."""
+
+    def __init__(self, parts: Layout, studio: Studio) -> None:
+        self.parts, self.studio, self.visitors = parts, studio, Visitors()
+
+    def check_fields(self) -> None:
+        """Say at once what is wrong with a field; another model brings other sizes."""
+        parts, fields = self.parts, list(self.parts.fields.values())
+
+        def check(given: Given) -> Given:
+            return self._lines(self._read(given))
+
+        def choose(name: str) -> tuple[int, int, int]:
+            model = self.studio.models[name]
+            return model.canvas.width, model.canvas.height, model.steps
+
+        lines = list(parts.problems.values())
+        changes = [*(field.change for field in fields), parts.draw.click]
+        parts.gr.on(changes, check, set(fields), lines, trigger_mode="always_last", **QUICK)
+        parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps], **QUICK)
+
+    def _read(self, given: Given) -> Asked | dict[str, str]:
+        values = {name: given[field] for name, field in self.parts.fields.items()}
+        return read(values, self.studio.models[values["model"]].canvas)
+
+    def _lines(self, found: Asked | dict[str, str]) -> Given:
+        """What is wrong, below each field."""
+        wrong = {} if isinstance(found, Asked) else found
+        return {line: self.parts.line(wrong.get(name)) for name, line in self.parts.problems.items()}
+
+    def draw_pictures(self) -> None:
+        """The button: both pictures and everything about them."""
+        import gradio as gr
+
+        parts, bar = self.parts, gr.Progress()
+        outputs = [
+            parts.notice, parts.shown, parts.pair, parts.numbers, parts.map, parts.note, parts.turning, parts.level,
+            parts.step, parts.code, parts.summary, *parts.problems.values(),
+        ]  # fmt: skip
+
+        def draw(given: Given, request: gr.Request, progress: Any = bar) -> Given:
+            asked = self._read(given)
+            if not isinstance(asked, Asked):
+                return self._lines(asked)
+            try:
+                with self.visitors.waiting(request.session_hash) as stop:
+                    compared = self.studio.compare(asked, _teller(progress), stop)
+                return self._shown(compared, given[parts.view])
+            except Exception as problem:
+                return {parts.notice: parts.line(line_of(problem))}
+
+        inputs, presses = {parts.view, *parts.fields.values()}, [parts.draw.click, parts.prompt.submit]
+        gr.on(presses, draw, inputs, outputs, show_progress_on=parts.pair, **QUEUED)
+
+    def _shown(self, compared: Compared, view: str) -> Given:
+        parts, maps = self.parts, compared.after.maps
+        level, steps = next(iter(maps), None), compared.asked.picture.steps
+        shown, note = self._over(compared, view, level, steps)
+        return {
+            parts.notice: parts.line(None),
+            parts.shown: compared.asked,
+            parts.pair: (compared.before.image, compared.after.image),
+            parts.numbers: cards(compared.before.seconds, compared.after.seconds, compared.numbers, compared.reused),
+            parts.map: shown,
+            parts.note: note,
+            parts.turning: parts.gr.update(visible=bool(maps)),
+            parts.level: parts.gr.update(choices=_levels(maps), value=level),
+            parts.step: parts.gr.update(maximum=max(steps, 2), value=steps, visible=steps > 1),
+            parts.code: self.studio.models[compared.asked.picture.model].python(compared.asked),
+            parts.summary: compared.after.summary,
+        }
+
+    def turn_maps(self) -> None:
+        """Another view, level or step of the merge map; nothing is drawn again."""
+        parts = self.parts
+
+        def turn(asked: Asked | None, view: str, level: str | None, step: int) -> tuple[Any, str]:
+            compared = None if asked is None else self.studio.kept(asked)
+            if compared is None:
+                return None, tag("p", "Draw a picture first." if asked is None else "Draw it again to see what merged.")
+            return self._over(compared, view, level, step)
+
+        turns = [parts.view.input, parts.level.input, parts.step.input]
+        inputs = [parts.shown, parts.view, parts.level, parts.step]
+        parts.gr.on(turns, turn, inputs, [parts.map, parts.note], trigger_mode="always_last", **QUICK)
+
+    def _over(self, compared: Compared, view: str, level: str | None, step: int) -> tuple[Any, str]:
+        found = compared.after.maps.get(level or "", {}).get(int(step) - 1)
+        if found is None:
+            return compared.after.image, tag("p", "Nothing merged here.")
+        return overlay(compared.after.image, found, view), tag("p", f"{level}, step {step:g}: {found}")
+
+    def draw_curves(self) -> None:
+        """The second tab: the picture that is shown, at several ratios, a point at a time."""
+        import gradio as gr
+
+        parts, bar = self.parts, gr.Progress()
+
+        def draw(asked: Asked | None, request: gr.Request, progress: Any = bar) -> Iterator[Any]:
+            if asked is None:
+                yield {parts.curve_notice: parts.line("Draw a picture first.")}
+                return
+            try:
+                with self.visitors.waiting(request.session_hash) as stop:
+                    shots: list[Compared] = []
+                    for compared in self.studio.curve(asked, ratios(asked.variant.ratio), _teller(progress), stop):
+                        shots.append(compared)
+                        yield {parts.curve_notice: parts.line(None), parts.curve: _curve(shots)}
+            except Exception as problem:
+                yield {parts.curve_notice: parts.line(line_of(problem))}
+
+        outputs = [parts.curve_notice, parts.curve]
+        parts.draw_curve.click(draw, parts.shown, outputs, show_progress_on=parts.curve, **QUEUED)
+
+    def stop_drawing(self, blocks: Any) -> None:
+        """Stop for whoever presses the button or closes the tab."""
+        import gradio as gr
+
+        def dismiss(request: gr.Request) -> None:
+            self.visitors.dismiss(request.session_hash)
+
+        self.parts.stop.click(dismiss, **QUICK)
+        blocks.unload(dismiss)
+
+
+def _teller(progress: Any) -> Tell:
+    def tell(done: int, total: int, what: str) -> None:
+        progress((done, total), desc=what, unit="steps")
+
+    return tell
+
+
+def _levels(maps: Maps) -> list[tuple[str, str]]:
+    """Levels with the grid that they see."""
+    grids = {name: next(iter(steps.values())).stays.shape for name, steps in maps.items()}
+    return [(f"{name} ({height} × {width})", name) for name, (height, width) in grids.items()]
+
+
+def _curve(shots: list[Compared]) -> str:
+    first, asked = shots[0].before, shots[0].asked
+    points = [Shot(one.after.image, one.asked.variant.ratio, one.after.seconds, one.numbers) for one in shots]
+    title = CATALOGUE[asked.variant.method].title
+    return curves(title, Shot(first.image, 0.0, first.seconds, {}), points)

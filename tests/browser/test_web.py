@@ -1,0 +1,413 @@
+"""``tomadiff web`` in a real browser, on the embedded pipeline: all that visitors do, and what they must not break.
+
+``TOMADIFF_SCREENSHOT=docs/images/web.png pytest tests/browser/test_web.py -k screenshot`` draws the picture of the page
+that is in the README, with all steps; otherwise the same test makes do with few and throws the picture away.
+"""
+
+import ctypes
+import io
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.browser.chromium import Opened, brightness, browser
+from tomadiff import embedded
+from tomadiff.evaluate import models
+from tomadiff.patched import MARK
+
+pytest.importorskip("gradio", reason="gradio is not installed")
+if "sdxl" not in embedded.available():
+    pytest.skip("the weights of emoji-sdxl are not trained yet", allow_module_level=True)
+
+from tomadiff.web.asked import Picture
+from tomadiff.web.page import serve
+from tomadiff.web.studio import Model, Studio
+
+__all__ = ["browser"]  # a fixture
+
+PATIENCE = 120_000  # milliseconds: a busy machine is slow, not wrong
+SCREENSHOT = os.environ.get("TOMADIFF_SCREENSHOT")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model("sdxl", models.load("sdxl", "cpu"))
+
+
+@pytest.fixture(scope="module")
+def studio(model: Model) -> Studio:
+    return Studio([model])
+
+
+@pytest.fixture(scope="module")
+def address(studio: Studio) -> Iterator[str]:
+    blocks, address = serve(studio)
+    yield address
+    blocks.close()
+
+
+class Visit(Opened):
+    """The page, and what people do on it."""
+
+    def __init__(self, browser: Any, address: str, **settings: Any) -> None:
+        super().__init__(browser, address, **settings)
+        self.page.set_default_timeout(PATIENCE)
+        self.page.locator("#draw").wait_for()
+        # Gradio marks its tabs once it has measured them; before that, clicks go nowhere.
+        self.page.get_by_role("tab", name="Pictures", selected=True).first.wait_for()
+
+    def type(self, field: str, value: str) -> None:
+        self.page.locator(f"#{field} :is(textarea, input)").first.fill(value)
+
+    def frugal(self, steps: int = 2, side: int = 64) -> None:
+        """Few steps and a small picture."""
+        if not self.page.locator("#width").is_visible():
+            self.page.get_by_text("Size, steps and seed").click()
+        for field, value in (("width", side), ("height", side), ("steps", steps)):
+            self.type(field, str(value))
+
+    def press(self) -> None:
+        """Draw, and wait until the pictures are there."""
+        before = self.numbers()
+        self.page.locator("#draw").click()
+        self.changed("#numbers dl", before)
+
+    def changed(self, part: str, before: str) -> None:
+        """Wait until the text of a part is another."""
+        self.page.wait_for_function(
+            "([part, before]) => (document.querySelector(part)?.innerText ?? '').trim() !== before", arg=[part, before]
+        )
+
+    def text(self, part: str) -> str:
+        found = self.page.locator(part)
+        return found.inner_text().strip() if found.count() else ""
+
+    def numbers(self) -> str:
+        return self.text("#numbers dl")
+
+    def cards(self) -> dict[str, str]:
+        """What each card says, by its title."""
+        cards = self.page.locator("#numbers .card")
+        return {card.locator("dt").inner_text(): card.locator("dd").inner_text() for card in cards.all()}
+
+    def picture(self, part: str, number: int = 0) -> np.ndarray:
+        """The pixels of a picture as the browser gets them."""
+        address = self.page.locator(f"{part} img").nth(number).get_attribute("src")
+        with Image.open(io.BytesIO(self.context.request.get(address).body())) as held:
+            return np.array(held.convert("RGB"))
+
+    def wrong(self, words: str) -> Any:
+        """The line that says so, once it is there."""
+        line = self.page.get_by_role("alert").filter(has_text=words)
+        line.wait_for()
+        return line
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).first.click()
+
+    def choose(self, part: str, words: str) -> None:
+        """An option of a dropdown, by keyboard alone."""
+        field = self.page.locator(f"#{part} input")
+        field.focus()
+        field.fill(words)
+        self.page.get_by_role("option", name=words, exact=True).wait_for()
+        self.page.keyboard.press("Enter")
+
+
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Visit]:
+    with Visit(browser, address, viewport={"width": 1280, "height": 900}) as visit:
+        yield visit
+        assert visit.troubles == []
+        assert all(url.startswith((address, "data:", "blob:")) for url in visit.requests)
+
+
+def unpatched(model: Model) -> np.ndarray:
+    """A picture of the model as it is, and proof that nothing is left on it."""
+    assert MARK not in model.pipe.unet.__dict__
+    call = {"height": 64, "width": 64, "num_inference_steps": 2, "output_type": "np"}
+    return np.asarray(model.pipe("a fox", generator=torch.Generator().manual_seed(0), **call).images)
+
+
+def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
+    visit.frugal(steps=3)
+    visit.type("prompt", "an owl on a red background")
+    slider = visit.page.locator("#ratio input[type=range]")
+    slider.focus()
+    for _ in range(3):
+        visit.page.keyboard.press("ArrowRight")
+    assert slider.input_value() == "0.65"
+    visit.press()
+    before, after = visit.picture("#pair", 0), visit.picture("#pair", 1)
+    assert before.shape == after.shape == (64, 64, 3)
+    assert not np.array_equal(before, after)
+    cards = visit.cards()
+    assert set(cards) >= {"unmerged", "merged", "speed-up", "PSNR dB", "SSIM"}
+    assert float(cards["PSNR dB"]) < 100
+    assert cards["speed-up"].endswith("×")
+
+    # The merge map: another view, level and step.
+    assert re.match(r"level 0, step 3: \d+ of 256 tokens \(16 × 16\) stay, coverage 0\.\d+", visit.text("#note p"))
+    shown = visit.picture("#map")
+    visit.page.locator("#view").get_by_text("Clusters").click()
+    visit.page.wait_for_function(
+        "old => document.querySelector('#map img').src !== old", arg=visit.page.locator("#map img").get_attribute("src")
+    )
+    assert not np.array_equal(visit.picture("#map"), shown)
+    note = visit.text("#note p")
+    visit.choose("level", "level 1 (8 × 8)")
+    visit.changed("#note p", note)
+    assert "level 1, step 3" in visit.text("#note p")
+    note = visit.text("#note p")
+    visit.page.locator("#step input[type=range]").focus()
+    visit.page.keyboard.press("ArrowLeft")
+    visit.changed("#note p", note)
+    assert "level 1, step 2" in visit.text("#note p")
+
+    # A smaller ratio: the unmerged picture is kept, the merged one is nearer to it.
+    visit.page.locator("#ratio input[type=number]").fill("0.2")
+    visit.page.locator("#ratio input[type=number]").blur()
+    visit.press()
+    assert np.array_equal(visit.picture("#pair", 0), before)
+    assert "unmerged, kept" in visit.cards()
+    assert float(visit.cards()["PSNR dB"]) > float(cards["PSNR dB"])
+
+    visit.tab("Python")
+    code = visit.page.locator("#code .cm-content")
+    code.wait_for()
+    assert '"an owl on a red background"' in code.inner_text()
+    assert "tomadiff.ToMA(ratio=0.2)" in code.inner_text()
+    assert "256 → " in visit.text("#summary")
+
+    visit.tab("Trade-off")
+    visit.page.locator("#draw-curve").click()
+    visit.page.wait_for_function("document.querySelectorAll('#curve figure').length === 5")
+    assert visit.page.locator("#curve svg.chart").count() == 4
+    shares = visit.page.locator("#curve tbody th").all_inner_texts()
+    assert shares == ["0%", "20%", "25%", "50%", "75%"]
+
+
+def test_nothing_merged_is_the_same_picture(visit: Visit) -> None:
+    visit.frugal()
+    visit.page.locator("#ratio input[type=number]").fill("0")
+    visit.page.locator("#ratio input[type=number]").blur()
+    visit.press()
+    assert np.array_equal(visit.picture("#pair", 0), visit.picture("#pair", 1))
+    assert visit.cards()["PSNR dB"] == "equal"
+    assert visit.text("#note p") == "Nothing merged here."
+
+
+def test_a_wrong_value_is_said_next_to_its_field_and_draws_nothing(visit: Visit) -> None:
+    visit.frugal()
+    visit.type("width", "130")
+    line = visit.wrong("130 × 64 is not possible; give sides from 64 to 256 pixels that 8 divides.")
+    field, below = visit.page.locator("#width").bounding_box(), line.bounding_box()
+    assert 0 < below["y"] - field["y"] < 2 * field["height"]
+    visit.type("prompt", "")
+    visit.page.locator("#draw").click()
+    visit.wrong("The prompt is empty; say what to draw.")
+    assert visit.page.locator("#pair img").count() == 0
+    visit.type("width", "64")
+    visit.type("prompt", "<img src=x onerror=alert(1)>")
+    visit.page.wait_for_function("document.querySelectorAll('[role=alert]').length === 0")
+    visit.press()  # a prompt is text wherever it appears, or the dialog would be a trouble
+
+
+def test_a_curve_wants_a_picture_first(visit: Visit) -> None:
+    visit.tab("Trade-off")
+    visit.page.locator("#draw-curve").click()
+    visit.wrong("Draw a picture first.")
+
+
+def test_everything_can_be_done_by_keyboard_and_has_a_name(visit: Visit) -> None:
+    visit.frugal()
+    visit.page.locator("#prompt textarea").focus()
+    visit.page.keyboard.press("End")
+    visit.page.keyboard.type("!")
+    visit.page.keyboard.press("Enter")
+    visit.page.locator("#numbers .card").first.wait_for()
+    handle = visit.page.get_by_role("slider", name="Share of the unmerged picture")
+    handle.focus()
+    places = [cut(visit.page)]
+    for key in ("ArrowLeft", "ArrowLeft", "Home", "End"):
+        visit.page.keyboard.press(key)
+        visit.page.wait_for_timeout(100)
+        places.append(cut(visit.page))
+    assert places == pytest.approx([0.5, 0.45, 0.4, 0, 1], abs=0.02)
+    assert handle.get_attribute("aria-valuenow") == "100"
+    nameless = visit.page.evaluate(
+        """() => [...document.querySelectorAll("input, textarea, button, select, img, [role=slider]")]
+          .filter((part) => part.checkVisibility())
+          .filter((part) => !(part.ariaLabel || part.labels?.[0]?.innerText.trim()))
+          .filter((part) => !(part.innerText.trim() || part.alt || part.querySelector("img")?.alt))
+          .map((part) => part.outerHTML.slice(0, 200))"""
+    )
+    assert nameless == []
+
+
+def cut(page: Any) -> float:
+    """Where the edge between the two pictures is, as a share of their width."""
+    picture, edge = (page.locator(f"#pair {name}").first.bounding_box() for name in ("img", "[data-testid=slider]"))
+    return float((edge["x"] + edge["width"] / 2 - picture["x"]) / picture["width"])
+
+
+def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        with Visit(browser, address, color_scheme=scheme) as visit:
+            visit.page.locator("header p").wait_for()
+            paper = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            ink = visit.page.evaluate("getComputedStyle(document.querySelector('header p')).color")
+            seen[scheme] = brightness(paper), brightness(ink)
+            assert visit.troubles == []
+    assert seen["light"][0] - seen["light"][1] > 100
+    assert seen["dark"][1] - seen["dark"][0] > 100
+
+
+def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> None:
+    with Visit(browser, address, viewport={"width": 390, "height": 844}, has_touch=True) as visit:
+        visit.frugal()
+        visit.press()
+        for name in ("Pictures", "Python", "Trade-off"):
+            visit.tab(name)
+            if name == "Trade-off":
+                visit.page.locator("#draw-curve").click()
+                visit.page.wait_for_function("document.querySelectorAll('#curve figure').length === 4")
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        assert visit.troubles == []
+
+
+def test_an_error_is_a_short_message_and_the_page_works_on(
+    visit: Visit, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = unpatched(model)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("<b>no</b> room\nfor this")
+
+    visit.frugal()
+    visit.type("seed", "91")
+    with monkeypatch.context() as patched:
+        patched.setattr(model.pipe.unet.conv_out, "forward", fail)
+        visit.page.locator("#draw").click()
+        line = visit.wrong("That went wrong: RuntimeError: <b>no</b> room")
+        assert "for this" not in line.inner_text()
+    assert np.array_equal(unpatched(model), before)
+    visit.press()
+    assert visit.page.get_by_role("alert").count() == 0
+
+
+def started(visit: Visit, seed: int) -> None:
+    """Ask for a picture of many steps, and wait until some are done."""
+    visit.frugal(steps=200)
+    visit.type("seed", str(seed))
+    visit.page.locator("#draw").click()
+    visit.page.locator("#pair").get_by_text(re.compile(r"unmerged - [1-9.]")).wait_for()
+
+
+def idle(model: Model, seconds: float = 60) -> bool:
+    """Whether the model is let go of within that time; two hundred steps take longer."""
+    end = time.monotonic() + seconds
+    while model.lock.locked() and time.monotonic() < end:
+        time.sleep(0.05)
+    return not model.lock.locked()
+
+
+def test_stop_stops(visit: Visit, model: Model) -> None:
+    started(visit, seed=101)
+    visit.page.locator("#stop").click()
+    visit.wrong("Stopped.")
+    assert idle(model)
+    assert MARK not in model.pipe.unet.__dict__
+
+
+def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, studio: Studio) -> None:
+    before = unpatched(model)
+    with Visit(browser, address) as visit:
+        visit.type("prompt", "a tiger")
+        started(visit, seed=102)
+        assert model.lock.locked()
+    assert idle(model)
+    assert studio._unmerged.get(Picture("sdxl", "a tiger", 102, 200, 64, 64)) is None  # not even that was finished
+    assert np.array_equal(unpatched(model), before)
+
+
+def test_a_second_visitor_waits_for_the_first(
+    browser: Any, address: str, studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing, most, compare = 0, 0, studio.compare
+
+    def counted(*args: Any) -> Any:
+        nonlocal drawing, most
+        drawing += 1
+        most = max(most, drawing)
+        try:
+            return compare(*args)
+        finally:
+            drawing -= 1
+
+    monkeypatch.setattr(studio, "compare", counted)
+    with Visit(browser, address) as one, Visit(browser, address) as two:
+        for seed, visit in enumerate((one, two)):
+            visit.frugal(steps=4)
+            visit.type("seed", str(200 + seed))
+        one.page.locator("#draw").click()
+        two.page.locator("#draw").click()
+        for visit in (one, two):
+            visit.page.locator("#numbers .card").first.wait_for()
+            assert visit.troubles == []
+    assert most == 1
+
+
+def test_the_page_sits_for_its_screenshot(browser: Any, address: str, tmp_path: Path) -> None:
+    path = Path(SCREENSHOT) if SCREENSHOT else tmp_path / "web.png"
+    with Visit(browser, address, viewport={"width": 1280, "height": 860}) as visit:
+        if not SCREENSHOT:
+            visit.frugal()
+            visit.page.get_by_text("Size, steps and seed").click()
+        visit.press()
+        visit.page.mouse.move(0, 0)
+        visit.page.wait_for_timeout(500)  # for buttons to fade
+        shot = Image.open(io.BytesIO(visit.page.screenshot()))
+        assert visit.troubles == []
+    shot.convert("RGB").save(path, optimize=True)
+    assert shot.size == (1280, 860)
+    assert path.stat().st_size < 500_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+def test_twenty_requests_in_a_row_leave_everything_as_it_was(
+    visit: Visit, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, dice, sizes = unpatched(model), random.Random(0), []
+    methods = ["ToMA (tile)", "ToMA stripe", "ToMA once per block", "ToMeSD", "ToFu", "ToDo (ratio is its own)"]
+    for turn in range(10 + 20):  # ten first, until Gradio has all its threads and every method its code
+        visit.frugal(dice.randint(1, 3), dice.choice([64, 72, 96]))
+        visit.type("seed", str(1000 + turn))
+        visit.type("prompt", dice.choice(["a fox", "a panda on a pink background", "🦊 < & >"]))
+        visit.choose("method", dice.choice(methods))
+        visit.page.locator("#ratio input[type=number]").fill(f"{dice.randrange(1, 16) * 0.05:.2f}")
+        visit.page.locator("#ratio input[type=number]").blur()
+        visit.press()
+        sizes.append(resident())
+    assert np.array_equal(unpatched(model), before)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert max(sizes[10:]) - max(sizes[:10]) < 40 * 2**20, [size // 2**20 for size in sizes]
+
+
+def resident() -> int:
+    """Bytes of memory that this process, and so the server, holds; what free() keeps for later is given back first."""
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

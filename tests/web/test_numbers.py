@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from PIL import Image
+
+from tomadiff import embedded
+from tomadiff.evaluate.features import SOURCES, at_hand, openers
+from tomadiff.evaluate.landscape import landscape
+from tomadiff.web.numbers import apart, cards
+
+
+def picture(seed: int) -> Image.Image:
+    return Image.fromarray((landscape(64, seed=seed) * 255).astype("uint8"))
+
+
+def test_equal_pictures_are_equal_and_others_are_not() -> None:
+    same, other = apart(picture(7), picture(7), {}), apart(picture(7), picture(8), {})
+    assert same == {"psnr": 100.0, "ssim": pytest.approx(1)}
+    assert other["psnr"] < 40
+    assert other["ssim"] < 0.9
+    assert "<dd>equal</dd>" in cards(1, 1, same)
+    assert "<dd>equal</dd>" not in cards(1, 1, other)
+
+
+@pytest.mark.skipif("judge" not in embedded.available(), reason="emoji-judge is not trained yet")
+def test_a_network_adds_its_distance() -> None:
+    judge = openers(["judge"])["judge"]()
+    assert apart(picture(7), picture(7), {"judge": judge})["judge"] == pytest.approx(0, abs=1e-6)
+    assert apart(picture(7), picture(8), {"judge": judge})["judge"] > 1e-4
+
+
+def test_cards_tell_times_speed_up_and_where_the_unmerged_picture_is_from() -> None:
+    told = cards(3.0, 2.0, {"psnr": 21.5}, reused=True)
+    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged, kept"):
+        assert words in told
+    assert "kept" not in cards(3.0, 2.0, {})
+
+
+def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(embedded, "available", lambda: ("sdxl",))
+    assert at_hand() == ()
+    folder = tmp_path / f"models--{SOURCES['dino'].replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    for name in ("config.json", "preprocessor_config.json"):
+        (folder / "snapshots" / "abc" / name).touch()
+    assert at_hand() == ()  # a download that was cut short
+    (folder / "snapshots" / "abc" / "model.safetensors").touch()
+    monkeypatch.setattr(embedded, "available", lambda: ("sdxl", "judge"))
+    assert at_hand() == ("judge", "dino")
