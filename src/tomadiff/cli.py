@@ -14,6 +14,7 @@ from tomadiff.commands.generate import generate
 from tomadiff.commands.inspect import inspect
 from tomadiff.commands.paper import paper
 from tomadiff.commands.report import report
+from tomadiff.commands.tune import tune
 from tomadiff.commands.web import web
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
@@ -23,6 +24,7 @@ app.command("bench")(bench)
 app.command("eval")(evaluate)
 app.command("report")(report)
 app.command("inspect")(inspect)
+app.command("tune")(tune)
 app.command("web")(web)
 app.command("paper")(paper)
 
