@@ -107,6 +107,7 @@ def test_the_command_serves_what_it_is_told_and_says_where(tmp_path: Path, monke
             seen.append(answer.status)
         blocks.close()
 
+    monkeypatch.setattr(embedded, "available", tuple)
     monkeypatch.setattr(gradio.Blocks, "block_thread", look)
     code, output = run("--model", str(tmp_path), "--port", str(port), "--no-browser", "--device", "cpu")
     assert (code, seen) == (0, [200]), output

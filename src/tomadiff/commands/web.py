@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def web(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="A folder saved by diffusers or a hub id; default: what is embedded."),
+        typer.Option(
+            "--model", "-m", help="A folder saved by diffusers or a hub id, to offer before what is embedded."
+        ),
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Where to serve; default: the first free one from 7860.")
@@ -35,7 +37,8 @@ def web(
     \b
     tomadiff web
     tomadiff web --port 8000 --no-browser
-    tomadiff web --model ./my-pipeline --model sdxl
+    tomadiff web --model ./my-pipeline
+    tomadiff web --model owner/name --device cuda
 
     Only this machine can open the page, and it asks nobody for anything. Ctrl-C ends it.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
@@ -58,7 +61,7 @@ def _studio(
     from tomadiff.evaluate import models
     from tomadiff.web.studio import Model, Studio
 
-    names = list(dict.fromkeys(given)) or [name for name in models.EMBEDDED if name in embedded.available()]
+    names = list(dict.fromkeys([*given, *(name for name in models.EMBEDDED if name in embedded.available())]))
     for name in names:
         models.require_model(name, how[2])
     if threads or not given:  # the embedded ones multiply small matrices, which threads slow down on a busy machine
