@@ -49,6 +49,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
         return looks
 
     monkeypatch.setattr(guarding, "_BEFORE", 0)  # so that single sites decide, not what they share
+    monkeypatch.setattr(guarding, "_AROUND", 8)  # whatever that is on a real one
     return pretend
 
 

@@ -558,3 +558,13 @@ def test_methods_are_not_shared_with_the_caller(unet: Any) -> None:
     with tomadiff.apply(unet, method) as patch:
         patch.set(ratio=0.25)
     assert method == replace(ToMA(), ratio=0.5)
+
+
+def test_what_happens_before_a_call_does_not_search_the_model(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model has thousands of modules, and a step on a GPU may take less time than looking through them."""
+    with tomadiff.apply(unet, 0.5, scope="block") as patch:
+        run(unet)
+        for name in ("dtype", "attn_processors"):
+            monkeypatch.setattr(type(unet), name, property(lambda _: pytest.fail("it searched the model")))
+        patch._models[0].before_call((), inputs(timestep=400))
+    assert plans(patch) == [1] * 7

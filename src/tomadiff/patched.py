@@ -75,6 +75,7 @@ class PatchedModel:
         self.is_on = False
         self._last_report: ModelReport | None = None
         self._warned: set[str] = set()
+        self._dtypes: dict[torch.dtype, Any] = {}  # the model's own, by that of its first weight
 
     # ------------------------------------------------------------------------------------------ on and off
     def put_on(self) -> None:
@@ -124,7 +125,8 @@ class PatchedModel:
             slot.plan, slot.active = None, False
             slot.planner.kept.clear()
         self._last_report = self._described()
-        self.slots, self.sites, self.gates, self.scene = [], [], [], None
+        self.slots, self.sites, self.homes, self.gates, self.scene = [], [], {}, [], None
+        self.guard = None
 
     def change(self, method: Method, schedule: Schedule, guarded: bool) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
@@ -257,7 +259,10 @@ class PatchedModel:
         kind = image.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             return torch.get_autocast_dtype(kind)
-        own = getattr(self.model, "dtype", None)
+        first = next(self.model.parameters(), image).dtype
+        if first not in self._dtypes:  # diffusers looks through all modules: too slow for every call
+            self._dtypes = {first: getattr(self.model, "dtype", None)}
+        own = self._dtypes[first]
         return own if isinstance(own, torch.dtype) and own.is_floating_point else image.dtype
 
     def _passes(self, image: Tensor) -> int:

@@ -190,6 +190,7 @@ class Slot:
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None
+        self._taken: Plan | None = None  # the planner's plan that ours has the state of
         self.warn: Callable[[str], None] = _say_nothing
         self.handle = torch.tensor(next(_NUMBERS))
         _SLOTS[int(self.handle)] = self
@@ -216,7 +217,7 @@ class Slot:
             self.planner.order = plan.order if arranged else None
             self.plan = plan.arranged() if arranged else plan
             self.plan.renew([tensor.clone() for tensor in self.plan.state])  # no views: compiled code guards on them
-            self._prepared = key
+            self._prepared, self._taken = key, None
 
     @property
     def order(self) -> Layout | None:
@@ -231,6 +232,9 @@ class Slot:
             return
         current = self.planner.current(tokens)
         self._renewed_for = self.planner.moment.tick
+        if current is self._taken:  # nothing was due
+            return
+        self._taken = current
         if self.plan is None or not self.plan.fits(current):
             self.plan = copy.copy(current if self.order is None else current.arranged())
         else:

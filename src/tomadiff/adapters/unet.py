@@ -63,7 +63,14 @@ def order_matters(model: Any, call: Call) -> bool:
     """No layer of a UNet's transformers knows positions; masks and attention of other people's making may."""
     if call["attention_mask"] is not None or (call["cross_attention_kwargs"] or {}).get("ip_adapter_masks") is not None:
         return True
-    return any(type(processor).__name__ not in _BLIND_TO_ORDER for processor in model.attn_processors.values())
+    return any(_knows_order(block) for stack in stacks(model) for block in stack.blocks)
+
+
+def _knows_order(block: nn.Module) -> bool:
+    """By the names of its processors; asked at every call, so the tree of modules is not searched for them."""
+    attentions = (getattr(block, path, None) for path in ("attn1", "attn2"))
+    names = {type(getattr(one, "processor", None)).__name__ for one in attentions if one is not None}
+    return not names <= _BLIND_TO_ORDER or getattr(block, "fuser", None) is not None
 
 
 FAMILY = Family(
