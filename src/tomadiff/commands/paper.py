@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
+from rich.table import Table
 
 from tomadiff.commands import options
 from tomadiff.errors import SettingError
 
 if TYPE_CHECKING:
+    from tomadiff.evaluate.paper import Outcome
     from tomadiff.evaluate.paper_work import Work
 
 
@@ -109,14 +110,31 @@ def _tell(work: Work, as_json: bool) -> None:
         write([told], told.run.folder / "report.html", f"The paper's experiments on {told.name}")
     for name, figure in work.figures.items():
         figure.image.save(work.folder / name, optimize=True)
-    text, machine = markdown(work.outcomes, stamp()), stamp()
+    machine = stamp()
     held = json.dumps({"machine": machine, "tables": [one.as_json() for one in work.outcomes]}, indent=2)
     write_whole(work.folder / "paper.html", page(work.outcomes, list(work.figures.values()), work.curves, machine))
-    write_whole(work.folder / "paper.md", text)
+    write_whole(work.folder / "paper.md", markdown(work.outcomes, machine))
     write_whole(work.folder / "paper.json", held)
     if as_json:
         typer.echo(held)
-        return
-    console = Console(soft_wrap=True)
-    console.print(Markdown(text))
-    console.print(f"The page is in [bold]{work.folder / 'paper.html'}[/bold], the tables in paper.md and paper.json")
+    else:
+        _show(work.outcomes, work.folder)
+
+
+def _show(outcomes: list[Outcome], folder: Path) -> None:
+    """Tables without intervals, and a line for each claim."""
+    from tomadiff.evaluate.paper_text import MARKS, claim_of, heading_of, summary
+
+    console = Console(soft_wrap=True, highlight=False)
+    for outcome in outcomes:
+        table = Table(title=heading_of(outcome), title_justify="left")
+        for place, heading in enumerate(outcome.headings):
+            table.add_column(heading, justify="right" if place else "left")
+        for row in outcome.rows:
+            table.add_row(*(value for value, _ in row))
+        console.print(table if outcome.rows else f"{heading_of(outcome)}: {outcome.notes[-1]}", soft_wrap=False)
+        for one in outcome.judged:
+            console.print(f"{MARKS[one.verdict]} {one.verdict.value}: {claim_of(one)}", markup=False)
+        console.print()
+    console.print(summary(outcomes), markup=False)
+    console.print(f"Pictures, curves and what each claim rests on are in [bold]{folder / 'paper.html'}[/bold]")

@@ -25,7 +25,9 @@ from tomadiff.evaluate.report import HEADINGS, Told, cells, columns, heading, ti
 from tomadiff.evaluate.samples import grouped
 
 SHOWN = 4  # prompts in a grid of pictures
+COLUMNS = ("mse", "dino", "judge", "clip_t", "judge_t", "fid", "judge_fid")  # what the paper's tables show, or near it
 Rows = list[dict[str, Any]]
+Cell = tuple[str, str]  # a value, and its interval apart from it
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Outcome:
         title: its question.
         model: what it was made with.
         headings: of the columns.
-        rows: as text, the first cell names the row.
+        rows: of cells; the first names the row.
         judged: the paper's claims.
         notes: what a reader must know about the numbers.
     """
@@ -46,7 +48,7 @@ class Outcome:
     title: str
     model: str
     headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     judged: tuple[Judged, ...]
     notes: tuple[str, ...] = ()
 
@@ -68,13 +70,17 @@ class Outcome:
 def drawn_outcome(experiment: Experiment, told: Told, notes: Sequence[str] = ()) -> Outcome:
     """A table out of a measured run."""
     own = only(told, experiment.drawn)
-    names = columns([own])
-    rows = []
-    for row in own.results.rows:
-        numbers = [" ".join(filter(None, cell)) for cell in cells(own, row, names)]
-        rows.append((title_of(row.method), f"{row.ratio:.0%}", str(row.count), *numbers))
+    names = [name for name in columns([own]) if name in COLUMNS]
+    rows = [
+        (*_plain(title_of(row.method), f"{row.ratio:.0%}", str(row.count)), *cells(own, row, names))
+        for row in own.results.rows
+    ]
     headings = (*HEADINGS, *map(heading, names))
     return _outcome(experiment, told.name, headings, rows, Drawn(told.run, told.results), notes)
+
+
+def _plain(*values: str) -> tuple[Cell, ...]:
+    return tuple((value, "") for value in values)
 
 
 def only(told: Told, wanted: Sequence[Variant]) -> Told:
@@ -88,7 +94,7 @@ def _outcome(
     experiment: Experiment,
     model: str,
     headings: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
+    rows: Sequence[tuple[Cell, ...]],
     evidence: Evidence,
     notes: Sequence[str],
 ) -> Outcome:
@@ -135,7 +141,7 @@ def timed_outcome(experiment: Experiment, model: str, rows: Rows, notes: Sequenc
     own = {Variant(row["method"], row["ratio"]): row for row in rows}
     kept = [own[variant] for variant in experiment.drawn if variant in own]
     shown = [
-        (
+        _plain(
             row["title"],
             f"{row['ratio']:.0%}",
             f"{row['seconds_min']:.3f}",
@@ -156,7 +162,7 @@ def merging_outcome(table: int, timings: Sequence[Timing], notes: Sequence[str] 
     titles = list(dict.fromkeys(timing.title for timing in own))
     best = {(timing.ratio, timing.op, timing.title): timing.best for timing in own}
     rows = [
-        (f"{op}, {ratio:.0%}", *(f"{best[ratio, op, title] * 1000:.2f} ms" for title in titles))
+        _plain(f"{op}, {ratio:.0%}", *(f"{best[ratio, op, title] * 1000:.2f} ms" for title in titles))
         for ratio, op in dict.fromkeys(key[:2] for key in best)
     ]
     judged = tuple(
@@ -171,7 +177,8 @@ def _merges_faster(op: str, pairs: Sequence[Comparison]) -> Judged:
     """Best rounds are compared as they are: noise only ever adds."""
     findings = tuple(Finding(Verdict.HOLDS if pair.share < 1 else Verdict.FAILS, str(pair)) for pair in pairs)
     verdict = Verdict.FAILS if any(one.verdict is Verdict.FAILS for one in findings) else Verdict.HOLDS
-    claim = Claim(f"ToMA's {op} is faster than ToMeSD's at every ratio (here: in tiles and in stripes)", ())
+    words = f"ToMA's {op} of {pairs[0].own.tokens} tokens is faster than ToMeSD's at every ratio"
+    claim = Claim(f"{words} (here: in tiles and in stripes)", ())
     return Judged(claim, verdict, findings)
 
 

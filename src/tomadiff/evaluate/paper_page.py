@@ -45,7 +45,8 @@ def _claims(outcomes: Sequence[Outcome]) -> Markup:
 
 
 def _chapter(outcome: Outcome) -> Markup:
-    numbers = table(heading_of(outcome), outcome.headings, outcome.rows) if outcome.rows else None
+    cells = [[(value, tag("small", spread) if spread else None) for value, spread in row] for row in outcome.rows]
+    numbers = table(heading_of(outcome), outcome.headings, cells) if cells else None
     known = PUBLISHED.get(outcome.table, ())
     rows = [(one.what, one.figure, one.where) for one in known]
     published = folded("As published", table("As published", ("what", "figure", "where"), rows)) if known else None

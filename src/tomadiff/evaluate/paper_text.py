@@ -1,4 +1,4 @@
-"""The outcome of ``tomadiff paper`` as Markdown, for files and for the terminal."""
+"""The outcome of ``tomadiff paper`` as Markdown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def _chapter(outcome: Outcome) -> list[str]:
     parts = [f"## {plain(heading_of(outcome))}"]
     if outcome.rows:
         lines = [line(outcome.headings), line(["---", *["--:"] * (len(outcome.headings) - 1)])]
-        parts.append("\n".join([*lines, *(line([plain(cell) for cell in row]) for row in outcome.rows)]))
+        parts.append(
+            "\n".join([*lines, *(line([plain(" ".join(filter(None, cell))) for cell in row]) for row in outcome.rows)])
+        )
     for one in outcome.judged:
         found = "\n".join(f"  - {MARKS[each.verdict]} {plain(each.words)}" for each in one.findings)
         parts.append(f"- {MARKS[one.verdict]} **{one.verdict.value}**: {plain(claim_of(one))}\n{found}")
