@@ -12,7 +12,7 @@ import hashlib
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -26,6 +26,15 @@ from tomadiff.evaluate.workloads import Step
 RESULTS = ROOT / "benchmarks" / "results" / "speed_counted.csv"
 COUNTED = (Case("sdxl", 256), *CASES, Case("sdxl", 2048))
 LIMIT = "merging free"
+
+
+def _source() -> str:
+    """A hash of the package: traces of another version of it are of no use."""
+    files = sorted((ROOT / "src" / "tomadiff").rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+SOURCE = _source()  # as it was imported, whatever happens to the files while this runs
 
 Key = tuple[Case, str, float]
 
@@ -64,14 +73,7 @@ def traced(key: Key, contenders: Mapping[str, Contender] | None = None) -> Windo
 
 def _kept(key: Key) -> Path:
     case, name, ratio = key
-    return ROOT / "build" / "traces" / _source() / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}.pickle"
-
-
-@cache
-def _source() -> str:
-    """A hash of the package: traces of another version of it are of no use."""
-    files = sorted((ROOT / "src" / "tomadiff").rglob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return ROOT / "build" / "traces" / SOURCE / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}.pickle"
 
 
 def row(key: Key, found: Window, unmerged: Window) -> Row:
