@@ -105,7 +105,6 @@ class Hardware:
         constants = {"bandwidth": self.bandwidth, "launch": self.launch, "fresh": self.fresh}
         return {"hardware": self.name, **rates, **constants, **shares}
 
-
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Hardware:
         """The machine that :meth:`as_row` wrote down, from numbers or their text; other columns do not matter."""
