@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads behind anyone's back; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test oldest lint format bench bench-full train clean
+.PHONY: help demo test everything oldest lint format bench bench-full train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## draw pictures with and without merging, and a page to compare them (demo/index.html)
 	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
 
-test: $(STAMP) ## run the tests and print the coverage of the core
-	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+test: $(STAMP) ## run the tests and print the coverage of the core (those that take longest: make everything)
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto -m "not slow" --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+
+everything: $(STAMP) ## run all tests, the slow ones too
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto $(PYTEST_ARGS)
 
 oldest: ## hold every model family to its contract on the oldest diffusers that works (an environment of its own)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

@@ -85,6 +85,7 @@ def test_bad_targets_are_refused(settings: dict[str, Any]) -> None:
         ToMA(**settings)
 
 
+@pytest.mark.slow
 def test_a_target_works_compiled() -> None:
     """Compiled code keeps its shapes within a call; what the tokens can spare holds from the next call on."""
     drawer = tiny.build("pixart")

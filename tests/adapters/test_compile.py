@@ -13,6 +13,7 @@ from tests import tiny
 from tests.tiny import Tiny
 
 FAMILIES = ("sdxl", "flux", "sd3", "pixart", "wan")
+LONG = [pytest.param(name, marks=pytest.mark.slow) if name in ("sdxl", "flux", "sd3") else name for name in FAMILIES]
 STEPS = 20  # with the default schedule: destinations twice, weights two more times
 REPEATED = {
     "sd3": ["JointTransformerBlock"],
@@ -73,7 +74,7 @@ def assert_same(picture: Tensor, expected: Tensor) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- block by block
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", LONG)
 def test_compiled_blocks_apply_after(name: str) -> None:
     """Compile, draw, apply, draw twice, remove, draw: graphs of both modes live side by side."""
     drawer, backend = tiny.build(name), Backend()
@@ -131,6 +132,7 @@ def test_compiled_model(name: str) -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_removal_from_a_compiled_model() -> None:
     drawer, backend = tiny.build("pixart"), Backend()
     unmerged, merged = eager_pictures(drawer)
@@ -144,6 +146,7 @@ def test_removal_from_a_compiled_model() -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_compiled_model_with_an_unmerged_window_and_another_size() -> None:
     drawer, backend = tiny.build("pixart"), Backend()
     schedule = tomadiff.Schedule(start=2)

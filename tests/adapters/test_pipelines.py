@@ -71,7 +71,7 @@ def test_destinations_last_ten_steps_and_weights_five(name: str) -> None:
     with tomadiff.apply(one.pipe, 0.5) as patch:
         one.draw(num_inference_steps=20)
         assert made(patch) == [(2, 2), (2, 2)]
-        assert all(slot.plan.layout is Tiles(4).layout(slot.plan.grid) for slot in slots(one.model))
+        assert all(slot.planner.last.layout is Tiles(4).layout(slot.plan.grid) for slot in slots(one.model))
         one.draw(num_inference_steps=3)
         assert made(patch) == [(3, 2), (3, 2)]
 

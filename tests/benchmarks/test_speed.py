@@ -87,6 +87,7 @@ def test_the_machine_is_noted_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 # ---------------------------------------------------------------------------------------------- counting
+@pytest.mark.slow
 def test_what_is_timed_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     thin_sd15(monkeypatch)
     monkeypatch.setattr(speed_counted, "ROOT", tmp_path)
@@ -239,6 +240,7 @@ def test_the_guard_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert float(found["guarded_s"]) > 0
 
 
+@pytest.mark.slow
 def test_compiled_and_eager_are_timed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     thin_sd15(monkeypatch)
     eager, quick = compiled.rows(THIN, 1, backend="eager")

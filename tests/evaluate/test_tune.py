@@ -55,12 +55,14 @@ def test_a_budget_out_of_reach_says_what_is_in_reach(rehearsal: Rehearsal) -> No
         tune.affordable(rehearsal, 0.05)
 
 
+@pytest.mark.slow
 def test_the_counted_cost_is_that_of_the_picture(pipe: Any, call: dict[str, Any], rehearsal: Rehearsal) -> None:
     candidate = next(one for one in tune.settings() if one.name == "from 50%, every 1 0.50")
     told = rehearsal.flops(candidate) / rehearsal.flops(Variant())
     assert Trials(pipe, call).cost(PAIRS[0], candidate) == pytest.approx(told, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_nearest_wins_and_can_be_kept(
     pipe: Any, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
