@@ -40,12 +40,13 @@ class Drawn:
 
 def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
     """The unmerged picture beside merged ones: above, which tokens stay; below, where clusters meet."""
+    photo = _photo(unmerged)
     width = 2 * MARGIN + (len(drawn) + 1) * PANEL + len(drawn) * GAP
-    height = 2 * MARGIN + HEADING + 2 * PANEL + GAP + CAPTION
+    height = 2 * MARGIN + HEADING + 2 * photo.height + GAP + CAPTION
     canvas = Image.new("RGB", (width, height), PAPER)
     write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
     grid = drawn[0].plan.grid
-    photo, note = _photo(unmerged), f"{grid.tokens} tokens ({grid.height} x {grid.width})"
+    note = f"{grid.tokens} tokens ({grid.height} x {grid.width})"
     column(canvas, 0, "unmerged", note, photo, _ruled(photo, grid.height, grid.width))
     for place, one in enumerate(drawn, start=1):
         note = f"{one.plan.kept} of {one.plan.tokens} tokens stay"
@@ -55,7 +56,9 @@ def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
 
 
 def _photo(image: Image.Image) -> Image.Image:
-    return image.convert("RGB").resize((PANEL, PANEL), Image.Resampling.LANCZOS)
+    """A picture as wide as a panel."""
+    tall = round(PANEL * image.height / image.width)
+    return image.convert("RGB").resize((PANEL, tall), Image.Resampling.LANCZOS)
 
 
 def veiled(photo: Image.Image, stays: npt.NDArray[np.bool_]) -> Image.Image:
