@@ -77,6 +77,13 @@ def test_what_is_repeated_by_a_stride_of_zero_is_read_once() -> None:
     assert trace(lambda: row.expand(4, 10) + tokens).moved == 4 * (10 + 40 + 40)
 
 
+def test_results_in_given_memory_are_written_and_not_read() -> None:
+    tokens, result = torch.ones(10), torch.empty(10)
+    given = trace(lambda: torch.add(tokens, 1.0, out=result))
+    assert (given.moved, given.peak) == (80, 0)
+    assert trace(lambda: result.add_(1.0)).moved == 80
+
+
 def test_attention_on_the_meta_device_stays_in_one_piece() -> None:
     """Real devices fuse it: no scores are ever written."""
     real, none = (torch.zeros(2, 4, 128, 16, device=device) for device in ("cpu", "meta"))

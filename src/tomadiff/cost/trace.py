@@ -129,8 +129,8 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = tensors_in((args, kwargs))
-        before = {_key(tensor) for tensor in given}
+        given = tensors_in((args, {name: value for name, value in kwargs.items() if name != "out"}))
+        before = {_key(tensor) for tensor in tensors_in((args, kwargs))}
         result = func(*args, **kwargs)
         made = tensors_in(result)
         new = [tensor for tensor in made if _key(tensor) not in before and _key(tensor) not in self._held]
