@@ -118,7 +118,7 @@ def test_compiled_blocks_with_whole_block_merging() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the whole model
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", LONG)
 def test_compiled_model(name: str) -> None:
     drawer, backend = tiny.build(name), Backend()
     _, merged = eager_pictures(drawer)

@@ -151,14 +151,14 @@ def test_one_step_pictures_are_planned_one_by_one(name: str, bare: bool) -> None
 
 SCHEDULERS = (
     "DDIMScheduler",
-    "DDPMScheduler",
-    "PNDMScheduler",
+    pytest.param("DDPMScheduler", marks=pytest.mark.slow),
+    pytest.param("PNDMScheduler", marks=pytest.mark.slow),
     "LCMScheduler",
     "EulerDiscreteScheduler",
     "HeunDiscreteScheduler",
-    "KDPM2DiscreteScheduler",
+    pytest.param("KDPM2DiscreteScheduler", marks=pytest.mark.slow),
     "DPMSolverMultistepScheduler",
-    "DPMSolverSinglestepScheduler",
+    pytest.param("DPMSolverSinglestepScheduler", marks=pytest.mark.slow),
 )
 
 

@@ -165,6 +165,7 @@ def test_offloading(name: str) -> None:
     assert_at_peace("flux", OFFLOADING[name], changes=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hooks on model and ops", "leaves"])
 def test_offloading_of_a_unet(name: str) -> None:
     assert_at_peace("sdxl", OFFLOADING[name], changes=False)

@@ -37,6 +37,7 @@ def rehearsal(pipe: Any, call: dict[str, Any]) -> Rehearsal:
     return rehearse(pipe, Question(Variant(), *PAIRS[0]), call)
 
 
+@pytest.mark.slow
 def test_only_what_spends_the_budget_is_tried(rehearsal: Rehearsal) -> None:
     field = tune.affordable(rehearsal, 0.8)
     assert field
