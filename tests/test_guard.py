@@ -50,6 +50,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(guarding, "_BEFORE", 0)  # so that single sites decide, not what they share
     monkeypatch.setattr(guarding, "_AROUND", 8)  # whatever that is on a real one
+    monkeypatch.setattr(guarding, "SLACK", 0.0)
     return pretend
 
 
@@ -124,6 +125,16 @@ def test_single_sites_are_left_out_and_plans_stay_the_same(unet: Any, on: Any) -
         assert torch.equal(plans["level 1"].merge_matrix, free["level 1"].merge_matrix)
         assert "guard: 8 of 12 sites of level 1 stay unmerged" in patch.summary()
     assert not torch.equal(some, plain)
+
+
+def test_a_small_loss_of_a_site_is_within_the_slack(unet: Any, on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention on 64 tokens would lose some 3 % here, cross-attention nearly all."""
+    on(BETWEEN)
+    monkeypatch.setattr(guarding, "SLACK", 0.05)
+    with tomadiff.apply(unet, 0.5, schedule=SELDOM, levels=(1,), guard=True):
+        run(unet)
+        kept = {name.rsplit(".", 1)[1]: merges for name, merges in merging(unet).items()}
+    assert kept == {"attn1": True, "attn2": False, "ff": True}
 
 
 def test_levels_are_left_out_on_their_own(unet: Any, on: Any) -> None:

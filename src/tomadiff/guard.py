@@ -27,7 +27,7 @@ from tomadiff.slots import Slot
 DEFAULT = True
 """Whether patches are guarded unless told otherwise."""
 
-MARGIN = 0.02  # share of its time that a call must save: estimates are not exact
+SLACK = 0.05  # share of its time that a call may lose by the estimate, which is not exact; all of a slot may lose none
 _AROUND = 14  # launches that the Python around a wrapped call takes the time of; measured on small models
 _BEFORE = 30  # the same for what is done once per slot, before a call of the model and at its first site
 
@@ -145,7 +145,7 @@ class Guard:
                 continue
             extra = self._extra(slot, ratio, scale, work.width)
             before, after = _both(work, site, scale, extra, machine)
-            pays.append(after < (1 - MARGIN) * before)
+            pays.append(after < (1 + SLACK) * before)
             unmerged, merged = unmerged + before, merged + (after if pays[-1] else before)
             planning = max(planning, machine.seconds(extra.planning))
         return Verdict(tuple(pays), unmerged, merged + planning)
