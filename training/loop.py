@@ -143,7 +143,8 @@ class Trainer:
         self.use_average()
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)  # the other workers wait meanwhile
-        with torch.no_grad():
+        # Reports draw other shapes than training: compiling for them would take longer than drawing.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             report(self)
         torch.set_num_threads(threads)
         self.model.load_state_dict(live, strict=False)

@@ -18,9 +18,13 @@ def make_optimizers(model: nn.Module, learning_rate: float, muon: bool) -> list[
 
 
 def is_matrix(name: str, parameter: torch.Tensor) -> bool:
-    """Hidden weights: linear or convolution kernels, not embeddings and not the first and last layers."""
+    """Hidden weights: linear or convolution kernels, not embeddings and not the first and last layers.
+
+    Nor what modulates a transformer's blocks: it sees one vector per picture, so its gradient has few directions.
+    """
     outer = ("embed", "shared", "conv_in", "conv_out", "transformer.proj_out", "relative")
-    return parameter.ndim >= 2 and not any(word in name for word in outer)
+    modulation = ("norm.linear", "norm1.linear", "norm1_context.linear", "norm_out.linear")
+    return parameter.ndim >= 2 and not any(word in name for word in outer + modulation)
 
 
 class Muon(torch.optim.Optimizer):
