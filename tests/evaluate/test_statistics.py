@@ -5,7 +5,7 @@ import torch
 
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.evaluate.metrics import frechet_distance, kernel_distance
-from tomadiff.evaluate.statistics import mean_interval, paired_difference, set_interval
+from tomadiff.evaluate.statistics import mean_interval, paired_difference, paired_ratio, set_interval
 
 
 def test_an_interval_of_means_covers_the_truth_as_often_as_it_says() -> None:
@@ -41,6 +41,25 @@ def test_pairing_tells_apart_what_two_intervals_cannot() -> None:
     apart = paired_difference(one, other)
     assert 0.05 < apart.low < 0.1 < apart.high < 0.15
     assert mean_interval(one).low < mean_interval(other).high
+
+
+def test_a_ratio_of_means_equals_scipys_bootstrap() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    own = torch.Generator().manual_seed(6)
+    others = torch.rand(60, generator=own).double() + 0.5
+    values = others * (0.4 + 0.2 * torch.rand(60, generator=own))
+    theirs = stats.bootstrap(
+        (values.numpy(), others.numpy()),
+        lambda x, y, axis: x.mean(axis) / y.mean(axis),
+        paired=True,
+        method="percentile",
+        rng=0,
+    )
+    ours = paired_ratio(values, others, resamples=9999)
+    assert ours.value == pytest.approx((values.mean() / others.mean()).item())
+    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=2e-3)
+    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=2e-3)
+    assert paired_ratio(others, others).high == pytest.approx(1)
 
 
 @pytest.mark.parametrize("metric", [frechet_distance, kernel_distance])
@@ -95,3 +114,5 @@ def test_bad_settings_are_refused() -> None:
         mean_interval(torch.zeros(3), groups=["a", "b"])
     with pytest.raises(ShapeError, match="match one by one"):
         paired_difference(torch.zeros(3), torch.zeros(4))
+    with pytest.raises(ShapeError, match="match one by one"):
+        paired_ratio(torch.zeros(3), torch.zeros(4))

@@ -73,9 +73,28 @@ def paired_difference(
 
     Much narrower than the gap of two separate intervals: what makes a prompt hard is hard for both.
     """
-    if values.shape != others.shape:
-        raise ShapeError(f"Paired values match one by one; given were {tuple(values.shape)}, {tuple(others.shape)}.")
+    _require_pairs(values, others)
     return mean_interval(values.double() - others.double(), groups, confidence, resamples, seed)
+
+
+def paired_ratio(
+    values: Tensor,
+    others: Tensor,
+    groups: Sequence[Hashable] | None = None,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """The mean of ``values`` over the mean of ``others``, matching samples ``(N,)`` drawn together; 1 is no difference.
+
+    For errors, where a mean is a matter of few bad pictures: those are bad for both.
+    """
+    _require_pairs(values, others)
+    above, _ = _per_group(_checked(values, confidence, resamples), groups)
+    below, _ = _per_group(_checked(others, confidence, resamples), groups)
+    picks = torch.randint(len(above), (resamples, len(above)), generator=torch.Generator().manual_seed(seed))
+    low, high = _ends(above[picks].sum(1) / below[picks].sum(1), confidence)
+    return Interval((above.sum() / below.sum()).item(), low, high, len(values))
 
 
 def set_interval(
@@ -123,6 +142,11 @@ def _per_group(values: Tensor, groups: Sequence[Hashable] | None) -> tuple[Tenso
     place = torch.tensor([numbers[group] for group in groups])
     empty = torch.zeros(len(numbers), dtype=values.dtype)
     return empty.index_add(0, place, values), empty.index_add(0, place, torch.ones_like(values))
+
+
+def _require_pairs(values: Tensor, others: Tensor) -> None:
+    if values.shape != others.shape:
+        raise ShapeError(f"Paired values match one by one; given were {tuple(values.shape)}, {tuple(others.shape)}.")
 
 
 def _ends(drawn: Tensor, confidence: float) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,18 @@ from tomadiff.schedule import Schedule
 Pair = tuple[Prompt, int]
 """A prompt and a seed."""
 
+Around = Callable[[Any], AbstractContextManager[Any]]
+"""Puts something else on a pipeline while pictures are drawn, such as a cache, and takes it off again."""
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with its schedule, by the name it has in every table."""
+    """A method with its schedule, by the name it has in every table, and what else is on the pipeline with it."""
 
     name: str
     method: Method
     schedule: Schedule
+    around: Around = nullcontext
 
     @classmethod
     def of(cls, name: str, method: Method, schedule: Schedule | None = None) -> Candidate:
@@ -55,8 +60,10 @@ class Trials:
     def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
         """Pictures, unmerged without a candidate."""
         made = None if candidate is None else candidate.made()
+        around = nullcontext if candidate is None else candidate.around
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
-        return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
+        with around(self.pipe):
+            return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
 
     def unmerged(self, pairs: Sequence[Pair]) -> list[Image.Image]:
         """What pictures are compared with; drawn once."""
