@@ -35,10 +35,10 @@ demo: $(STAMP) ## draw pictures with and without merging, and a page to compare 
 	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
 
 test: $(STAMP) ## run the tests and print the coverage of the core (those that take longest: make everything)
-	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto -m "not slow" --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --dist worksteal -m "not slow" --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)
 
 everything: $(STAMP) ## run all tests, the slow ones too
-	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto $(PYTEST_ARGS)
+	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 oldest: ## hold every model family to its contract on the oldest diffusers that works (an environment of its own)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

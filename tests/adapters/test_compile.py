@@ -74,6 +74,7 @@ def assert_same(picture: Tensor, expected: Tensor) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- block by block
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_compiled_blocks_apply_after(name: str) -> None:
     """Compile, draw, apply, draw twice, remove, draw: graphs of both modes live side by side."""
@@ -166,6 +167,7 @@ def test_compiled_model_with_an_unmerged_window_and_another_size() -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_model_compiled_in_place() -> None:
     drawer, backend = tiny.build("pixart"), Backend()
     unmerged, merged = eager_pictures(drawer)
@@ -198,6 +200,7 @@ def test_applying_before_compiling_the_model_works_without_fullgraph() -> None:
     assert_same(draw(drawer), merged)
 
 
+@pytest.mark.slow
 def test_changed_settings_need_no_new_compilation_of_the_model() -> None:
     drawer, backend = tiny.build("pixart"), Backend()
     with tomadiff.apply(drawer.pipe, 0.25):

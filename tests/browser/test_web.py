@@ -197,6 +197,7 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     assert shares == ["0%", "20%", "25%", "50%", "75%"]
 
 
+@pytest.mark.slow
 def test_nothing_merged_is_the_same_picture(visit: Visit) -> None:
     visit.frugal()
     visit.page.locator("#ratio input[type=number]").fill("0")
@@ -223,12 +224,14 @@ def test_a_wrong_value_is_said_next_to_its_field_and_draws_nothing(visit: Visit)
     visit.press()  # a prompt is text wherever it appears, or the dialog would be a trouble
 
 
+@pytest.mark.slow
 def test_a_curve_wants_a_picture_first(visit: Visit) -> None:
     visit.tab("Trade-off")
     visit.page.locator("#draw-curve").click()
     visit.wrong("Draw a picture first.")
 
 
+@pytest.mark.slow
 def test_everything_can_be_done_by_keyboard_and_has_a_name(visit: Visit) -> None:
     visit.frugal()
     visit.page.locator("#prompt textarea").focus()
@@ -261,6 +264,7 @@ def cut(page: Any) -> float:
     return float((edge["x"] + edge["width"] / 2 - picture["x"]) / picture["width"])
 
 
+@pytest.mark.slow
 def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) -> None:
     seen = {}
     for scheme in ("light", "dark"):
@@ -274,6 +278,7 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) 
     assert seen["dark"][1] - seen["dark"][0] > 100
 
 
+@pytest.mark.slow
 def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> None:
     with Visit(browser, address, viewport={"width": 390, "height": 844}, has_touch=True) as visit:
         visit.frugal()
@@ -323,6 +328,7 @@ def idle(model: Model, seconds: float = 60) -> bool:
     return not model.lock.locked()
 
 
+@pytest.mark.slow
 def test_stop_stops(visit: Visit, model: Model) -> None:
     started(visit, seed=101)
     visit.page.locator("#stop").click()
@@ -331,6 +337,7 @@ def test_stop_stops(visit: Visit, model: Model) -> None:
     assert MARK not in model.pipe.unet.__dict__
 
 
+@pytest.mark.slow
 def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, studio: Studio) -> None:
     before = unpatched(model)
     with Visit(browser, address) as visit:
@@ -342,6 +349,7 @@ def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, studi
     assert np.array_equal(unpatched(model), before)
 
 
+@pytest.mark.slow
 def test_a_second_visitor_waits_for_the_first(
     browser: Any, address: str, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +377,7 @@ def test_a_second_visitor_waits_for_the_first(
     assert most == 1
 
 
+@pytest.mark.slow
 def test_the_page_sits_for_its_screenshot(browser: Any, address: str, tmp_path: Path) -> None:
     path = Path(SCREENSHOT) if SCREENSHOT else tmp_path / "web.png"
     with Visit(browser, address, viewport={"width": 1280, "height": 860}) as visit:

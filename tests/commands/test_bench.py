@@ -23,6 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "settings", lambda _: {"num_inference_steps": 2, **drawn.settings})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
     path = tmp_path / "bench.csv"

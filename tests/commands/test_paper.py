@@ -27,6 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save("sdxl", tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.mark.slow
 def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(tmp_path, "--model", str(model), "--tables", "9", *SMALL)
     assert result.exit_code == 0, result.output
@@ -52,6 +53,7 @@ def test_merging_alone_needs_no_model(tmp_path: Path) -> None:
     assert len(table["rows"]) == 3 * 2
 
 
+@pytest.mark.slow
 def test_an_architecture_is_timed_and_its_pictures_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thin_sd15(monkeypatch)
     asked = ("--arch", "sd15", "--tables", "6", "--size", "64", "--depth", "1", "--rounds", "1", "--device", "cpu")

@@ -18,7 +18,12 @@ PUBLISHED = {  # millions of parameters, TFLOP of one unmerged call
 }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+LONG = {"sdxl", "flux", "sd3"}  # seconds each, on the meta device
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ARCHITECTURES]
+)
 def test_every_architecture_has_its_published_size(name: str) -> None:
     model = build(name)
     millions, tera = PUBLISHED[name]

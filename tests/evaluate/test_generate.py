@@ -238,6 +238,7 @@ def kills(pipe: Any, folder: Path, batches: list[generate.Batch], longest: float
         yield os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_twenty_kills_lose_nothing_and_change_nothing(tiny: Tiny, tmp_path: Path) -> None:
     batches = questions(["a fox", "a cat"], [0, 1, 2], variants(["toma"], [0.5]), batch=2)

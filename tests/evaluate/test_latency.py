@@ -27,6 +27,7 @@ def pipe() -> Any:
     return pipe
 
 
+@pytest.mark.slow
 def test_pictures_are_measured_and_patches_come_off(pipe: Any) -> None:
     workload = Picture(pipe, "tiny", {"height": 64, "width": 64, "num_inference_steps": 3})
     field, refused = contenders(["toma"], [0.5], workload)
