@@ -118,13 +118,7 @@ def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip:
 
 def due_at(schedule: Schedule, window: int) -> list[Due]:
     """What is due at each of the first ``window`` steps."""
-    due: list[Due] = []
-    selected = weighed = None
-    for step in range(window):
-        due.append(schedule.due(step, selected, weighed, window))
-        selected = step if due[-1] is Due.SELECT else selected
-        weighed = step if due[-1] in (Due.SELECT, Due.REWEIGH) else weighed
-    return due
+    return schedule.dues(window)
 
 
 def _lay_out(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> None:

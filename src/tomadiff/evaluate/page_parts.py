@@ -1,9 +1,11 @@
-"""Parts of pages that need no script: the frame of a page, figures, tables, facts."""
+"""Parts of pages: the frame, figures, tables, facts."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -14,20 +16,32 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # what
 _WIDEST = 1800  # pixels
 
 
-def document(title: str, body: Any) -> str:
-    """A whole file that loads nothing."""
-    style = (files("tomadiff.evaluate") / "page" / "report.css").read_text(encoding="utf-8")
+def document(title: str, body: Any, script: str = "") -> str:
+    """A whole file that loads nothing and runs nothing but ``script``, a file of ours."""
+    own = resource(script) if script else ""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(own)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
         tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(style)),
+        tag("style", Markup(resource("report.css"))),
     )
     footer = tag("footer", "Written by tomadiff. This page holds everything it shows and asks nobody for anything.")
-    return f"<!doctype html>\n{tag('html', head, tag('body', body, footer), lang='en')}\n"
+    whole = tag("body", body, footer, tag("script", Markup(own)) if own else None)
+    return f"<!doctype html>\n{tag('html', head, whole, lang='en')}\n"
+
+
+def resource(name: str) -> str:
+    """A file that pages are made with."""
+    return (files("tomadiff.evaluate") / "page" / name).read_text(encoding="utf-8")
+
+
+def _policy(script: str) -> str:
+    if not script:
+        return _POLICY
+    return f"{_POLICY}; script-src 'sha256-{base64.b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 def figure(shown: Figure, *more: Any) -> Markup:
@@ -38,10 +52,15 @@ def figure(shown: Figure, *more: Any) -> Markup:
 
 
 def table(name: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Markup:
-    """A table that scrolls by itself where the screen is narrow, also by keyboard; the first cell names its row."""
-    head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in headings]))
+    """A table of cells; the first one names its row."""
     body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]]) for row in rows]
-    whole = tag("table", tag("caption", name), head, tag("tbody", body))
+    return table_of(name, headings, body)
+
+
+def table_of(name: str, headings: Sequence[str], rows: Any) -> Markup:
+    """A table of rows that are marked up; it scrolls by itself where the screen is narrow, also by keyboard."""
+    head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in headings]))
+    whole = tag("table", tag("caption", name), head, tag("tbody", rows))
     return tag("div", whole, class_="scroll", role="region", aria_label=name, tabindex=0)
 
 

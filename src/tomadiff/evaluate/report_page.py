@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Sequence
-from hashlib import sha256
-from importlib.resources import files
 from itertools import islice
-from typing import Any
 
-from tomadiff.evaluate.markup import Markup, data_uri, joined, tag
+from tomadiff.evaluate.markup import Markup, data_uri, tag
+from tomadiff.evaluate.page_parts import document, facts, figure, folded, table_of
 from tomadiff.evaluate.record import Sample
 from tomadiff.evaluate.report import HEADINGS, Figure, Told, cells, columns, heading, number, title_of
 from tomadiff.evaluate.samples import Question, grouped
@@ -31,38 +27,16 @@ def page(runs: Sequence[Told], title: str, pictures: int = 12, figures: Sequence
         figures: more pictures, shown after those of the runs.
         side: pictures are at most this many pixels wide and high.
     """
-    script = _resource("report.js")
     parts = [
         _header(runs, title),
         [_pictures(told, pictures, side, len(runs) > 1, place) for place, told in enumerate(runs)],
-        [_figure(figure) for figure in figures],
+        [figure(shown) for shown in figures],
         _curves(runs),
         _tables(runs),
         _difference(runs) if len(runs) > 1 else None,
-        [_environment(told) for told in runs],
-        tag("footer", "Written by tomadiff. This page holds everything it shows and asks nobody for anything."),
-        tag("script", Markup(script)),
+        [facts(f"How {told.name} was made", {**told.run.stamp, **told.run.config}) for told in runs],
     ]
-    return f"<!doctype html>\n{tag('html', _head(title, script), tag('body', parts), lang='en')}\n"
-
-
-def _resource(name: str) -> str:
-    return (files("tomadiff.evaluate") / "page" / name).read_text(encoding="utf-8")
-
-
-def _head(title: str, script: str) -> Markup:
-    """The policy lets our one script run, and pictures that are in the page; nothing else, whatever a prompt says."""
-    own = base64.b64encode(sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'"
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", Markup(_resource("report.css"))),
-    )
+    return document(title, parts, script="report.js")
 
 
 # ---------------------------------------------------------------------------------------------- top
@@ -161,12 +135,6 @@ def _picture(told: Told, sample: Sample, side: int) -> Markup:
     return tag("img", src=data_uri(told.run.image(sample.key), side), alt=f"{sample.prompt}, {merged}")
 
 
-def _figure(figure: Figure) -> Markup:
-    shown = tag("img", src=data_uri(figure.image, 1600), alt=figure.title)
-    body = tag("figure", shown, tag("figcaption", figure.note), class_="figure panel", style="margin-inline: 0")
-    return tag("section", tag("h2", figure.title), body)
-
-
 # ---------------------------------------------------------------------------------------------- curves
 def _curves(runs: Sequence[Told]) -> Markup | None:
     present = [name for name in CURVES if name in columns(runs)][:MOST_CURVES]
@@ -182,7 +150,7 @@ def _tables(runs: Sequence[Told]) -> Markup:
     names = columns(runs)
     body = [(_table(told, names), [tag("p", note, class_="soft") for note in told.notes]) for told in runs]
     about = tag("dl", [(tag("dt", metric(name).title), tag("dd", metric(name).about)) for name in names])
-    meaning = tag("details", tag("summary", "What the columns mean"), about) if names else None
+    meaning = folded("What the columns mean", about) if names else None
     return tag("section", tag("h2", "Numbers"), body, meaning)
 
 
@@ -192,14 +160,7 @@ def _table(told: Told, names: Sequence[str]) -> Markup:
         own = [tag("td", value, tag("small", spread) if spread else None) for value, spread in cells(told, row, names)]
         lead = tag("th", title_of(row.method), scope="row"), tag("td", f"{row.ratio:.0%}"), tag("td", row.count)
         rows.append(tag("tr", lead, own))
-    return _scroll(told.name, [*HEADINGS, *map(heading, names)], rows)
-
-
-def _scroll(name: str, headings: Sequence[str], rows: Any) -> Markup:
-    """A table that scrolls by itself where the screen is narrow, also by keyboard."""
-    head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in headings]))
-    table = tag("table", tag("caption", name), head, tag("tbody", rows))
-    return tag("div", table, class_="scroll", role="region", aria_label=name, tabindex=0)
+    return table_of(told.name, [*HEADINGS, *map(heading, names)], rows)
 
 
 def _difference(runs: Sequence[Told]) -> Markup:
@@ -211,7 +172,7 @@ def _difference(runs: Sequence[Told]) -> Markup:
         both = [(before[row.method, row.ratio], row) for row in told.merged if (row.method, row.ratio) in before]
         rows = [tag("tr", _changes(old, new, names)) for old, new in both]
         shown = ["method", "merged", "seconds", *map(heading, names)]
-        tables.append(_scroll(f"{told.name} less {first.name}", shown, rows) if rows else None)
+        tables.append(table_of(f"{told.name} less {first.name}", shown, rows) if rows else None)
     return tag("section", tag("h2", "Difference"), tables)
 
 
@@ -230,14 +191,3 @@ def _change(value: float | None, better: str, digits: int) -> Markup:
         return tag("td", "–")
     kind = None if round(value, digits) == 0 else "good" if (value > 0) == (better == "higher") else "bad"
     return tag("td", f"{value:+.{digits}f}", class_=kind)
-
-
-# ---------------------------------------------------------------------------------------------- environment
-def _environment(told: Told) -> Markup:
-    about = {**told.run.stamp, **told.run.config}
-    items = [(tag("dt", key), tag("dd", _plain(value))) for key, value in about.items()]
-    return tag("section", tag("h2", f"How {told.name} was made"), tag("div", tag("dl", items), class_="panel"))
-
-
-def _plain(value: Any) -> Markup:
-    return joined(value if isinstance(value, str | int | float) else json.dumps(value, ensure_ascii=False))
