@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha1
 
+from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
-from tomadiff.evaluate.trials import Candidate
+from tomadiff.evaluate.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
+OURS = "ours"
+SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
+START, EARLIER = 0.2, (0.1, 0.0)  # of our window, and where it may begin if that alone keeps a budget
+BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What is drawn on.
+
+    Attributes:
+        model: name of the embedded pipeline.
+        steps: of a picture.
+        cost: operations of a candidate as a share of the unmerged model's, known without drawing.
+    """
+
+    model: str
+    steps: int
+    cost: Callable[[Candidate], float]
+
+
+def digest(candidate: Candidate) -> str:
+    """Changes with every setting, so that pictures of other settings are not taken for a candidate's."""
+    return sha1(repr(candidate).encode()).hexdigest()[:8]
+
+
+def adapts(candidate: Candidate) -> bool:
+    """Whether what it costs is a matter of the picture."""
+    return isinstance(candidate.around, FirstBlockCache) or getattr(candidate.method, "coverage", None) is not None
+
+
+# ---------------------------------------------------------------------------------------------- ours
 def best(ratio: float) -> ToMA:
     """Per block, fitted to the tokens at hand."""
     return ToMA(ratio, scope="block", unmerge="least-squares")
 
 
-def paper(steps: int) -> Iterator[Candidate]:
+def window(start: float) -> Schedule:
+    """New plans at every step from a share of the run on."""
+    return replace(EVERY_STEP, start=start)
+
+
+def our(ratio: float, start: float = START) -> Candidate:
+    """Our settings by the two numbers that are left to choose."""
+    return Candidate.of(f"{OURS}, from {start:.0%}", best(ratio), window(start))
+
+
+def within(budget: float, cost: Callable[[Candidate], float]) -> Candidate | None:
+    """Ours at no more than a share of the operations: the smallest ratio that keeps it; ``None`` if none does."""
+    for start in (START, *EARLIER):
+        place = bisect_left(SIXTEENTHS, True, key=lambda ratio: cost(our(ratio, start)) <= budget)
+        if place < len(SIXTEENTHS):
+            return our(SIXTEENTHS[place], start)
+    return None
+
+
+def ours(bench: Bench) -> Iterator[Candidate]:
+    """Our defaults by ratio, and at the cost of everyone they are compared with."""
+    yield from (our(ratio) for ratio in RATIOS)
+    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench))}
+    yield from filter(None, (within(budget, bench.cost) for budget in sorted({*rivals, *BUDGETS})))
+
+
+# ---------------------------------------------------------------------------------------------- the paper's, and knobs
+def as_published(ratio: float, bench: Bench) -> Candidate:
     """The paper's settings; with few steps, refreshed at every one."""
-    for ratio in RATIOS:
-        yield Candidate.of("paper", ToMA.paper(ratio), EVERY_STEP if steps < 10 else None)
+    return Candidate.of("paper", ToMA.paper(ratio), EVERY_STEP if bench.steps < 10 else None)
 
 
-def knobs(_: int) -> Iterator[Candidate]:
+def paper(bench: Bench) -> Iterator[Candidate]:
+    """The paper's settings by ratio."""
+    yield from (as_published(ratio, bench) for ratio in RATIOS)
+
+
+def knobs(bench: Bench) -> Iterator[Candidate]:
     """One setting changed at a time, from the paper's and from the best found, at ratio 0.5."""
     old, new = ToMA.paper(0.5), best(0.5)
     fresh = replace(old, scope="block")
-    yield Candidate.of("paper", old)
-    yield Candidate.of("paper, random destinations", replace(old, selector="random"))
-    yield Candidate.of("paper, strided destinations", replace(old, selector="strided"))
+    yield as_published(0.5, bench)
+    for selector in ("random", "strided", "kmeans"):
+        yield Candidate.of(f"paper, {selector} destinations", replace(old, selector=selector))
     yield Candidate.of("paper, temperature .05", replace(old, temperature=0.05))
     yield Candidate.of("paper, temperature .1", replace(old, temperature=0.1))
     yield Candidate.of("paper, pseudo-inverse", replace(old, unmerge="pseudo-inverse"))
@@ -54,22 +118,24 @@ def knobs(_: int) -> Iterator[Candidate]:
     yield Candidate.of("only feed-forward", replace(old, merge_attention=False, merge_cross_attention=False))
     yield Candidate.of("only level 0", replace(old, levels=(0,)))
     for start in (0.1, 0.2, 0.3, 0.4):
-        yield Candidate.of(f"best, from {start:.0%}", new, replace(EVERY_STEP, start=start))
-    yield Candidate.of("best, until 80%", new, replace(EVERY_STEP, stop=0.8))
-    yield Candidate.of("best, ramp .25 to .75", new, Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1))
+        yield our(0.5, start)
+    yield Candidate.of(f"{OURS}, from 0% until 80%", new, replace(EVERY_STEP, stop=0.8))
+    yield Candidate.of(
+        f"{OURS}, ramp .25 to .75", new, Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1)
+    )
     sparing = {"feed_forward": 0.25}
-    yield Candidate.of("best, feed-forward .25", new, replace(EVERY_STEP, ratio_at_op=sparing))
-    yield Candidate.of("best, coverage .95", replace(new, coverage=0.95), EVERY_STEP)
+    yield Candidate.of(f"{OURS}, from 0%, feed-forward .25", new, replace(EVERY_STEP, ratio_at_op=sparing))
+    yield Candidate.of(f"{OURS}, from 0%, coverage .95", replace(new, coverage=0.95), EVERY_STEP)
 
 
-def windows(_: int) -> Iterator[Candidate]:
+def windows(_: Bench) -> Iterator[Candidate]:
     """How late merging begins against how much merges then: a choice of both for every cost."""
     for ratio in (0.5, 0.625, 0.75, 0.875):
         for start in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5):
-            yield Candidate.of(f"best, from {start:.0%}", best(ratio), replace(EVERY_STEP, start=start))
+            yield our(ratio, start)
 
 
-def peers(_: int) -> Iterator[Candidate]:
+def peers(_: Bench) -> Iterator[Candidate]:
     """ToMeSD and ToFu as they come and on every op, ToDo."""
     for ratio in RATIOS:
         yield Candidate.of("tomesd", ToMeSD(ratio))
@@ -79,20 +145,52 @@ def peers(_: int) -> Iterator[Candidate]:
     yield Candidate.of("todo", ToDo())
 
 
-def selectors(_: int) -> Iterator[Candidate]:
+def selectors(_: Bench) -> Iterator[Candidate]:
     """What facility location is worth, with all else as in the paper."""
     for ratio in RATIOS:
-        for selector in ("facility_location", "random", "strided", "kmeans"):
-            yield Candidate.of(f"selector {selector}", replace(ToMA.paper(ratio), selector=selector))
+        for selector in ("random", "strided", "kmeans"):  # the paper's own, facility location, is in its set
+            yield Candidate.of(f"paper, {selector} destinations", replace(ToMA.paper(ratio), selector=selector))
 
 
-def caches(_: int) -> Iterator[Candidate]:
-    """Ops that reuse their results, alone and on top of merging."""
+# ---------------------------------------------------------------------------------------------- caches
+def caches(bench: Bench) -> Iterator[Candidate]:
+    """Ops that reuse their results, ours and those of others, alone and on top of merging."""
     for every in (2, 3):
         for start in (0.0, 0.2):
             reuse = Schedule(1, 1, reuse_every=every, reuse_from=start)
-            yield Candidate.of(f"reuse every {every} from {start:.0%}", best(0.0), reuse)
-            yield Candidate.of(f"best + reuse every {every} from {start:.0%}", best(0.5), replace(reuse, start=start))
+            yield Candidate(f"reuse every {every} from {start:.0%}", best(0.0), reuse)
+            yield Candidate.of(f"{OURS} + reuse every {every} from {start:.0%}", best(0.5), replace(reuse, start=start))
+    for name, cache in foreign_caches(bench).items():
+        yield Candidate(name, best(0.0), EVERY_STEP, cache)
+        for ratio in (0.25, 0.5):
+            yield replace(our(ratio), name=f"{OURS} + {name} {ratio:.2f}", around=cache)
 
 
-SETS = {"paper": paper, "knobs": knobs, "windows": windows, "peers": peers, "selectors": selectors, "caches": caches}
+def foreign_caches(bench: Bench) -> dict[str, Around]:
+    """Those that work on the model, by name."""
+    if bench.model == "sdxl":
+        return {f"DeepCache every {interval}": DeepCache(interval) for interval in (2, 3, 5)}
+    before = max(2, round(0.15 * bench.steps))  # two full steps at least, to extrapolate from
+    return {
+        **{f"FirstBlockCache {threshold:g}": FirstBlockCache(threshold) for threshold in (0.05, 0.1, 0.2)},
+        **{f"TaylorSeer every {interval}": TaylorSeer(interval, before) for interval in (2, 3, 5)},
+    }
+
+
+SETS = {
+    "paper": paper,
+    "ours": ours,
+    "peers": peers,
+    "selectors": selectors,
+    "knobs": knobs,
+    "windows": windows,
+    "caches": caches,
+}
+
+
+def known(model: str, steps: int) -> dict[str, str]:
+    """The digest of every candidate there may be, by name."""
+    bench = Bench(model, steps, lambda _: 1.0)
+    all_ours = (our(ratio, start) for ratio in SIXTEENTHS for start in (START, *EARLIER))
+    sets = (one for name, made in SETS.items() if name != OURS for one in made(bench))
+    return {one.name: digest(one) for one in (*all_ours, *sets)}

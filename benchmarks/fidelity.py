@@ -2,7 +2,9 @@
 
 Draws the same prompts and seeds with the unmerged model and with every candidate of a set (see `candidates.py`) on an
 embedded, trained pipeline, and appends one line per picture to `results/fidelity-<model>.csv`. Operations are counted
-over one whole picture, planning included. What is in the file already is not drawn again, so a killed run goes on.
+over one whole picture, planning included (over a few, where they differ from picture to picture). What is in the file
+already is not drawn again unless its settings changed, so a killed run goes on. `results/fidelity-runs.csv` says on
+which machine and with which versions.
 """
 
 from __future__ import annotations
@@ -12,19 +14,27 @@ import csv
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from rich.progress import track
 
-from benchmarks.candidates import SETS
+from benchmarks import rows
+from benchmarks.candidates import SETS, Bench, adapts, digest
+from benchmarks.machine import stamp
 from tomadiff import embedded
 from tomadiff.evaluate.features import Clip
+from tomadiff.evaluate.generate import Question, Variant
 from tomadiff.evaluate.prompts import emoji_prompts
+from tomadiff.evaluate.rehearsal import rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = "fidelity-runs.csv"
+COUNTED = 8  # pictures whose operations are counted where they differ
 TOGETHER = {"sdxl": 4, "flux": 1}  # pictures of a batch; Flux shares destinations over a batch, so its are drawn alone
 
 
@@ -33,6 +43,7 @@ class Row:
     """One picture of a candidate against the unmerged one.
 
     Attributes:
+        settings: see :func:`benchmarks.candidates.digest`.
         cost: operations of the picture, as a share of the unmerged one's.
         mse: of pixels from 0 to 255.
         judge: ``1 − cos`` of emoji-judge's features.
@@ -41,6 +52,7 @@ class Row:
     model: str
     steps: int
     candidate: str
+    settings: str
     prompt: str
     seed: int
     cost: float
@@ -62,7 +74,7 @@ def rows_of(
     """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
     figures = [{name: float(f"{value:.5g}") for name, value in one.items()} for one in trials.compare(pairs, candidate)]
     return [
-        Row(model, steps, candidate.name, prompt.text, seed, round(cost, 4), **numbers)
+        Row(model, steps, candidate.name, digest(candidate), prompt.text, seed, round(cost, 4), **numbers)
         for (prompt, seed), numbers in zip(pairs, figures, strict=True)
     ]
 
@@ -79,54 +91,78 @@ def batches(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Pair, ...]]:
         yield part
 
 
+def path_of(folder: Path, model: str) -> Path:
+    return folder / f"fidelity-{model}.csv"
+
+
+def key_of(steps: int, candidate: Candidate, prompt: str, seed: int) -> tuple[str, ...]:
+    return str(steps), candidate.name, digest(candidate), prompt, str(seed)
+
+
 def done(path: Path) -> dict[tuple[str, ...], float]:
     """What is finished, and the cost that was counted for it."""
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {
-            (row["steps"], row["candidate"], row["prompt"], row["seed"]): float(row["cost"])
-            for row in csv.DictReader(lines)
-        }
+    names = ("steps", "candidate", "settings", "prompt", "seed")
+    return {tuple(row[name] for name in names): float(row["cost"]) for row in rows.read(path)}
 
 
-def append(path: Path, rows: Sequence[Row]) -> None:
+def append(path: Path, drawn: Sequence[Row]) -> None:
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as lines:
         writer = csv.DictWriter(lines, [field.name for field in fields(Row)], lineterminator="\n")
         if new:
             writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer.writerows(asdict(row) for row in drawn)
         lines.flush()
         os.fsync(lines.fileno())
 
 
-def run(model: str, sets: Sequence[str], pairs: int, steps: int) -> None:
+def bench_of(model: str, steps: int, trials: Trials, pair: Pair) -> Bench:
+    """Costs by rehearsal, which takes no picture; only sets that ask for them pay for it."""
+    rehearsed = cache(lambda: rehearse(trials.pipe, Question(Variant(), *pair), trials.call))
+    return Bench(model, steps, lambda candidate: rehearsed().flops(candidate) / rehearsed().flops(Variant()))
+
+
+def counted(trials: Trials, candidate: Candidate, pairs: Sequence[Pair]) -> float:
+    """The share of operations, of one picture if all cost the same."""
+    return fmean(trials.cost(pair, candidate) for pair in pairs[: COUNTED if adapts(candidate) else 1])
+
+
+def note_run(folder: Path, sets: Sequence[str], pairs: int, trials: Trials, bench: Bench) -> None:
+    """Write down what is drawn with."""
+    size, dtype = trials.call["height"], str(trials.pipe.dtype).removeprefix("torch.")
+    drawn = {"model": bench.model, "steps": bench.steps, "sets": " ".join(sets), "pairs": pairs}
+    rows.append(folder / RUNS, {**drawn, "size": size, "dtype": dtype, **stamp()})
+
+
+def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = RESULTS) -> None:
     """Draw what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
-    path = RESULTS / f"fidelity-{model}.csv"
-    trials, finished = trials_of(model, steps), done(path)
-    wanted = list({one.name: one for name in sets for one in SETS[name](steps)}.values())
-    costs = {candidate: cost for (at, candidate, *_), cost in finished.items() if at == str(steps)}
-    parts = list(batches(pairs_of(pairs), TOGETHER[model]))
+    path, pairs, trials = path_of(folder, model), pairs_of(count), trials_of(model, steps)
+    bench, finished = bench_of(model, steps, trials, pairs[0]), done(path)
+    wanted = list({one.name: one for name in sets for one in SETS[name](bench)}.values())
+    costs = {key[:3]: cost for key, cost in finished.items()}
+    parts = list(batches(pairs, TOGETHER[model]))
+    note_run(folder, sets, count, trials, bench)
     for part, candidate in track([(part, one) for part in parts for one in wanted], description=f"{model}, {steps}"):
-        keys = [(str(steps), candidate.name, prompt.text, str(seed)) for prompt, seed in part]
+        keys = [key_of(steps, candidate, prompt.text, seed) for prompt, seed in part]
         if all(key in finished for key in keys):
             continue
-        if candidate.name not in costs:
-            costs[candidate.name] = trials.cost(parts[0][0], candidate)
-        append(path, rows_of(model, steps, part, candidate, costs[candidate.name], trials))
+        if keys[0][:3] not in costs:
+            costs[keys[0][:3]] = counted(trials, candidate, pairs)
+        drawn = rows_of(model, steps, part, candidate, costs[keys[0][:3]], trials)
+        append(path, [row for row, key in zip(drawn, keys, strict=True) if key not in finished])
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=[name for name in embedded.available() if name != "judge"])
     parser.add_argument("sets", nargs="+", choices=list(SETS))
     parser.add_argument("--pairs", type=int, default=24, help="prompts and seeds")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    arguments = parser.parse_args()
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
+    arguments = parser.parse_args(given)
     torch.set_num_threads(arguments.threads)
-    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps)
+    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results)
 
 
 if __name__ == "__main__":

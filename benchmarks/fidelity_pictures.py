@@ -1,0 +1,77 @@
+"""A few prompts as every method draws them; ``python -m benchmarks.fidelity_pictures sdxl``.
+
+Draws ``docs/images/fidelity-<model>.png``: the unmerged picture first, then merged ones with their PSNR against it.
+ToMeSD and ToFu merge at every op and level here, as ToMA does, so that equal ratios are equally hard.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from rich.progress import track
+
+from benchmarks.candidates import EVERYWHERE, RATIOS
+from benchmarks.fidelity import TOGETHER, batches, pairs_of, trials_of
+from benchmarks.fidelity_report import IMAGES
+from tomadiff import ToDo, ToFu, ToMA, ToMeSD, embedded
+from tomadiff.evaluate.features import to_pixels
+from tomadiff.evaluate.metrics import psnr
+from tomadiff.evaluate.overlay import picture_grid
+from tomadiff.evaluate.trials import Candidate, Pair, Trials
+
+UNMERGED = "unmerged"
+
+
+def columns() -> dict[str, Candidate | None]:
+    """What is drawn, by its heading."""
+    methods = {
+        **{f"ToMA .{100 * ratio:.0f}".rstrip("0"): ToMA.paper(ratio) for ratio in RATIOS},
+        "random .5": replace(ToMA.paper(0.5), selector="random"),
+        "ToMeSD .5": ToMeSD(0.5, **EVERYWHERE),
+        "ToFu .5": ToFu(0.5, **EVERYWHERE),
+        "ToDo .75": ToDo(),
+    }
+    return {UNMERGED: None, **{head: Candidate.of(head, method) for head, method in methods.items()}}
+
+
+def drawn(trials: Trials, pairs: Sequence[Pair], candidate: Candidate | None, together: int) -> Iterator[Image.Image]:
+    """One column."""
+    for part in batches(pairs, together):
+        yield from trials.unmerged(part) if candidate is None else trials.draw(part, candidate)
+
+
+def grid(model: str, count: int, steps: int) -> Image.Image:
+    """A row for each prompt."""
+    trials, pairs, heads = trials_of(model, steps), pairs_of(count), columns()
+    pictures = {
+        head: list(drawn(trials, pairs, candidate, TOGETHER[model]))
+        for head, candidate in track(heads.items(), description=f"{model}, {steps}")
+    }
+    distances = {head: psnr(to_pixels(own), to_pixels(pictures[UNMERGED])) for head, own in pictures.items()}
+    rows = []
+    for place, (prompt, _) in enumerate(pairs):
+        notes = ["" if head == UNMERGED else f"{distances[head][place]:.1f} dB" for head in heads]
+        rows.append((prompt.text, [own[place] for own in pictures.values()], notes))
+    return picture_grid(rows, list(heads))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=[name for name in embedded.available() if name != "judge"])
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", type=Path, help="docs/images/fidelity-<model>.png unless told")
+    wanted = parser.parse_args(given)
+    torch.set_num_threads(wanted.threads)
+    picture = grid(wanted.model, wanted.prompts, wanted.steps)
+    picture.save(wanted.out or IMAGES / f"fidelity-{wanted.model}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    main()

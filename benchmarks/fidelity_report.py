@@ -1,0 +1,230 @@
+"""Tables of what was drawn; ``python -m benchmarks.fidelity_report``.
+
+Reads the results of :mod:`benchmarks.fidelity` and writes a section of ``docs/results.md``. Nothing is drawn here; what
+was not drawn yet is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from benchmarks.candidates import OURS, RATIOS, SETS, our
+from benchmarks.fidelity import RESULTS, RUNS
+from benchmarks.fidelity_results import (
+    FEW_STEPS,
+    MEASURES,
+    Demand,
+    Drawn,
+    Results,
+    demands,
+    is_alone,
+    kind_of_cache,
+    share,
+    told,
+)
+from benchmarks.flops import put_in_section
+from benchmarks.rows import read, where
+from tomadiff.evaluate.statistics import Interval
+
+ROOT = Path(__file__).parents[1]
+PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
+BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
+MODELS = ("sdxl", "flux")
+DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
+STARTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+HOW = """The same prompts and seeds drawn with the unmerged model and with every setting, on the small trained pipelines
+that ship with the package. Distances are to the unmerged picture: PSNR, SSIM, and judge distance, which is 1 − cosine
+of emoji-judge's image features. "Operations" is the share of the unmerged picture's that was counted for a whole
+picture, with planning, text encoders and decoder. Means have their 95 % confidence interval in brackets (bootstrap over
+prompts); ratios of errors are ratios of means over the same prompts and seeds, with paired intervals. These are small
+models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
+coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
+draws, `make results` writes this section."""
+TITLES = {
+    "paper": "ToMA as in the paper",
+    "paper, random destinations": "… random destinations",
+    "paper, strided destinations": "… strided destinations",
+    "paper, kmeans destinations": "… k-means destinations",
+    "tomesd": "ToMeSD",
+    "tomesd, everywhere": "ToMeSD, every op and level",
+    "tofu": "ToFu",
+    "tofu, everywhere": "ToFu, every op and level",
+    "todo": "ToDo",
+}
+
+
+# ---------------------------------------------------------------------------------------------- tables
+def compared(results: Results) -> str:
+    """Methods and destinations at equal ratio."""
+    head = ["", "ratio", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs"]
+    found = [
+        [TITLES[name], f"{ratio:g}", *_figures(own, ("psnr", "ssim", "judge"))]
+        for ratio in RATIOS
+        for name in TITLES
+        if (own := results.get(f"{name} {ratio:.2f}"))
+    ]
+    return _table(head, found)
+
+
+def knobs(results: Results) -> str:
+    """Every knob against the paper's settings."""
+    base = results.get("paper 0.50")
+    head = ["", "operations", "PSNR, dB", "judge distance", "pairs", "MSE, of the paper's", "that is"]
+    found = []
+    for own in results.drawn_of("knobs"):
+        ratio = None if base is None or own is base else own.over(base, "mse")
+        found.append([own.name, *_figures(own, ("psnr", "judge")), _interval(ratio), told(ratio)])
+    return _table(head, found) if len(found) > 1 else ""
+
+
+def windows(results: Results) -> str:
+    """PSNR by ratio and first merged step, with operations."""
+    found = []
+    for ratio in (0.5, 0.625, 0.75, 0.875):
+        cells = [results.get(our(ratio, start).name) for start in STARTS]
+        if any(cells):
+            shown = ["–" if one is None else f"{one.mean('psnr').value:.1f} dB at {share(one.cost)}" for one in cells]
+            found.append([f"{ratio:g}", *shown])
+    return _table(["ratio", *(f"from {start:.0%}" for start in STARTS)], found)
+
+
+def must_hold(found: Sequence[Demand]) -> str:
+    """What was asked for, and whether it is so."""
+    head = ["at", "ours (operations)", "theirs (operations)", "MSE, of theirs", "judge distance, of theirs", "at most",
+            "pairs", "verdict"]  # fmt: skip
+    lines = []
+    for demand in found:
+        ratios = [demand.ratio(measure) for measure in MEASURES]
+        sides = ["–" if side is None else side.label for side in (demand.own, demand.rival)]
+        pairs = "–" if ratios[0] is None else str(ratios[0].count)
+        lines.append([demand.text, *sides, *map(_interval, ratios), f"{demand.most:g}", pairs, demand.verdict])
+    return _table(head, lines)
+
+
+def caches(results: Results) -> str:
+    """Caches against merging at no more operations than theirs; pairs against either alone at no fewer."""
+    head = ["", "operations", "PSNR, dB", "judge distance", "pairs", "MSE, of merging alone", "MSE, of the cache alone"]
+    found = []
+    for own in results.drawn_of("caches"):
+        if is_alone(own.name):
+            rivals = (results.within(own.cost), None)
+        else:
+            rivals = (results.cheapest(results.names_of(OURS), own.cost), _alone_like(results, own))
+        found.append([own.name, *_figures(own, ("psnr", "judge")), *(_against(own, rival) for rival in rivals)])
+    return _table(head, found)
+
+
+def _alone_like(results: Results, own: Drawn) -> Drawn | None:
+    """The same cache without merging, at no fewer operations."""
+    names = (name for name in results.names_of("caches") if is_alone(name))
+    kind = kind_of_cache(own.name)
+    return results.cheapest([name for name in names if kind_of_cache(name) == kind], own.cost)
+
+
+def _against(own: Drawn, rival: Drawn | None) -> str:
+    if rival is None:
+        return "–"
+    ratio = own.over(rival, "mse")
+    return f"{_interval(ratio)}: {told(ratio)} (at {share(rival.cost)})"
+
+
+def _figures(own: Drawn, measures: Sequence[str]) -> list[str]:
+    """Operations, means and the number of pictures."""
+    means = (_interval(own.mean(measure), DIGITS[measure]) for measure in measures)
+    return [share(own.cost), *means, str(len(own.pictures))]
+
+
+def _interval(one: Interval | None, digits: int = 2) -> str:
+    if one is None:
+        return "–"
+    if math.isinf(one.value):
+        return "equal pictures"
+    return f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
+
+
+# ---------------------------------------------------------------------------------------------- what is there
+def missing(results: Results) -> str:
+    """Sets of which something was not drawn, with how much of it is there."""
+    wanted = ("paper", "caches") if results.steps < FEW_STEPS else tuple(name for name in SETS if name != OURS)
+    parts = []
+    for name in wanted:
+        names = set(results.names_of(name))
+        there = sum(one in results.drawn for one in names)
+        if there < len(names):
+            parts.append(f"`{name}` ({there} of {len(names)} settings)")
+    if not any(our(ratio).name in results.drawn for ratio in RATIOS):
+        parts.append(f"`{OURS}`")
+    left_out = f" {results.outdated} pictures of settings that changed since are left out." if results.outdated else ""
+    return (f"Not drawn yet: {', '.join(parts)}." if parts else "") + left_out
+
+
+def conditions(folder: Path, results: Results) -> str:
+    """What was drawn with."""
+    runs = where(read(folder / RUNS), model=results.model, steps=results.steps)
+    parts = [("size", "{}² pixels"), ("dtype", "{}"), ("torch", "torch {}"), ("diffusers", "diffusers {}"),
+             ("tomadiff", "tomadiff {}"), ("cpu", "{}"), ("date", "{}")]  # fmt: skip
+    told = [form.format(" and ".join(dict.fromkeys(run[name] for run in runs))) for name, form in parts if runs]
+    counts = [len(own.pictures) for own in results.drawn.values()]
+    counted = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
+    pairs = f"{counted} pairs of prompt and seed per setting"
+    return ", ".join([f"emoji-{results.model}, {results.steps} steps", *told, pairs]) + "."
+
+
+def part(folder: Path, results: Results) -> Iterator[str]:
+    """All about one model and number of steps."""
+    yield f"### emoji-{results.model}, {results.steps} steps"
+    yield conditions(folder, results)
+    yield missing(results)
+    tables = {
+        "Methods and destinations at equal ratio:": compared(results),
+        "Our settings against the paper's and the peers', at no more operations than theirs "
+        "(held: the whole interval is; within the interval: the mean is):": must_hold(list(demands(results))),
+        "Every knob at ratio .5 (of ours, per block and fitted at every step):": knobs(results),
+        "Ours by ratio and first merged step:": windows(results),
+        "Caches against merging alone that costs no more, and both together against either alone that costs no "
+        "less:": caches(results),
+    }
+    for title, table in tables.items():
+        if table:
+            yield f"{title}\n\n{table}"
+
+
+def section(folder: Path, models: Sequence[str] = MODELS) -> str:
+    """What stands in ``docs/results.md``."""
+    parts = [HOW]
+    for model in models:
+        found = Results.read(folder, model)
+        if not found:
+            parts.append(f"emoji-{model}: nothing drawn yet (`python -m benchmarks.fidelity {model} …`).")
+        parts += filter(None, chain.from_iterable(part(folder, results) for results in found))
+        picture = IMAGES / f"fidelity-{model}.png"
+        if picture.exists():
+            parts.append(f"![Pictures of emoji-{model} by method and ratio](images/{picture.name})")
+    return "\n\n".join(parts)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Read and write, and print what must hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    wanted = parser.parse_args(given)
+    put_in_section(wanted.page, "Pictures", section(wanted.results), BEGIN, END)
+    for results in chain.from_iterable(Results.read(wanted.results, model) for model in MODELS):
+        for demand in demands(results):
+            print(f"emoji-{results.model}, {results.steps} steps, {demand.text}: {demand.verdict}")
+
+
+if __name__ == "__main__":
+    main()

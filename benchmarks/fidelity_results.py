@@ -1,0 +1,177 @@
+"""The pictures of :mod:`benchmarks.fidelity`, read back: means and ratios with intervals, and what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from benchmarks.candidates import EARLIER, OURS, RATIOS, SETS, SIXTEENTHS, START, Bench, known, our
+from benchmarks.fidelity import path_of
+from benchmarks.rows import Row, read
+from tomadiff.evaluate.samples import resampled
+from tomadiff.evaluate.statistics import Interval, mean_interval, paired_ratio
+
+MEASURES = ("mse", "judge")  # what must hold is said about both
+FEW_STEPS = 10
+PROMISED_PAIRS, TELLING_PAIRS = 100, 10  # for what must hold, and to tell two settings apart at all
+SAME_COST = 0.001  # shares of operations nearer than this are the same
+PEERS = (
+    *(f"{name} {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
+    *(f"{name}, everywhere {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
+    "todo 0.75",
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A candidate and its pictures, by prompt and seed."""
+
+    name: str
+    cost: float
+    pictures: dict[tuple[str, str], Row] = field(repr=False)
+
+    @property
+    def label(self) -> str:
+        """The name with the share of operations."""
+        return f"{self.name} ({share(self.cost)})"
+
+    def mean(self, measure: str) -> Interval:
+        """Over all pictures."""
+        prompts = [prompt for prompt, _ in self.pictures]
+        return mean_interval(_column(self.pictures.values(), measure), resampled(prompts))
+
+    def over(self, other: Drawn, measure: str) -> Interval | None:
+        """Mean error as a share of another's, over the pictures that both have; ``None`` if there are none."""
+        both = [key for key in self.pictures if key in other.pictures]
+        values, others = (_column([one.pictures[key] for key in both], measure) for one in (self, other))
+        if not both or not others.any():
+            return None
+        return paired_ratio(values, others, resampled([prompt for prompt, _ in both]))
+
+
+def _column(pictures: Sequence[Row] | Iterator[Row], measure: str) -> torch.Tensor:
+    return torch.tensor([float(picture[measure]) for picture in pictures], dtype=torch.float64)
+
+
+def share(cost: float) -> str:
+    """ ".746": how shares of operations are written."""
+    return f"{cost:.3f}".removeprefix("0")
+
+
+class Results:
+    """What was drawn with one model and number of steps; pictures of settings that changed since are left out."""
+
+    def __init__(self, rows: Sequence[Row], model: str, steps: int) -> None:
+        self.model, self.steps, self.outdated = model, steps, 0
+        self.drawn: dict[str, Drawn] = {}
+        current = known(model, steps)
+        for row in rows:
+            if int(row["steps"]) != steps:
+                continue
+            if current.get(row["candidate"]) != row["settings"]:
+                self.outdated += 1
+                continue
+            own = self.drawn.setdefault(row["candidate"], Drawn(row["candidate"], float(row["cost"]), {}))
+            own.pictures[row["prompt"], row["seed"]] = row
+
+    @classmethod
+    def read(cls, folder: Path, model: str) -> list[Results]:
+        """One for every number of steps, the largest first."""
+        rows = read(path_of(folder, model))
+        return [cls(rows, model, steps) for steps in sorted({int(row["steps"]) for row in rows}, reverse=True)]
+
+    def get(self, name: str) -> Drawn | None:
+        """By name; ``None`` if it was not drawn."""
+        return self.drawn.get(name)
+
+    def within(self, budget: float) -> Drawn | None:
+        """Ours at no more than a share of operations, by the rule of :func:`benchmarks.candidates.within`."""
+        return next((one for one in self.drawn_of(OURS) if one.cost <= budget + SAME_COST), None)
+
+    def cheapest(self, names: Sequence[str], cost: float) -> Drawn | None:
+        """Of these, the one that costs least but no less than ``cost``; of equal ones the nearest."""
+        found = [one for one in map(self.get, names) if one and one.cost >= cost - SAME_COST]
+        return min(found, key=lambda one: (round(one.cost, 3), one.mean("mse").value), default=None)
+
+    def names_of(self, which: str) -> list[str]:
+        """Of all candidates of a set; of our own, which follow from costs, all that there may be."""
+        if which == OURS:
+            return [our(ratio, start).name for start in (START, *EARLIER) for ratio in SIXTEENTHS]
+        return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
+
+    def drawn_of(self, which: str) -> list[Drawn]:
+        """Those of a set that were drawn."""
+        return [one for one in map(self.get, self.names_of(which)) if one]
+
+
+# ---------------------------------------------------------------------------------------------- what must hold
+@dataclass(frozen=True)
+class Demand:
+    """That our error is at most a share of a rival's, by every measure, at no more operations.
+
+    Attributes:
+        text: what is compared.
+        own: ours; ``None`` if it was not drawn.
+        rival: what it is compared with; ``None`` if it was not drawn.
+        most: the share.
+    """
+
+    text: str
+    own: Drawn | None
+    rival: Drawn | None
+    most: float
+
+    def ratio(self, measure: str) -> Interval | None:
+        """Our error as a share of the rival's."""
+        return None if self.own is None or self.rival is None else self.own.over(self.rival, measure)
+
+    @property
+    def verdict(self) -> str:
+        """Held only if the whole interval is; missed as soon as the mean is."""
+        ratios = [self.ratio(measure) for measure in MEASURES]
+        if self.own is None or self.rival is None or None in ratios:
+            return "not drawn yet"
+        found = [ratio for ratio in ratios if ratio is not None]
+        so_far = f", {found[0].count} pairs so far" if found[0].count < PROMISED_PAIRS else ""
+        if self.own.cost > self.rival.cost + SAME_COST or any(not one.value <= self.most for one in found):
+            return f"**missed**{so_far}"
+        return ("held" if all(one.high <= self.most for one in found) else "held, within the interval") + so_far
+
+
+def demands(results: Results) -> Iterator[Demand]:
+    """All that this number of steps is asked for."""
+    few = results.steps < FEW_STEPS
+    for ratio in RATIOS:
+        rival = results.get(f"paper {ratio:.2f}")
+        own = None if rival is None else results.within(rival.cost)
+        yield Demand(f"the paper's cost at {ratio:g}", own, rival, 0.6 if few else 0.5)
+    if few:
+        return
+    yield Demand("ours at .75, the paper's at .5", results.get(our(0.75).name), results.get("paper 0.50"), 1.0)
+    for name in PEERS:
+        rival = results.get(name)
+        yield Demand(f"{name}'s cost", None if rival is None else results.within(rival.cost), rival, 1.0)
+
+
+def is_alone(name: str) -> bool:
+    """Whether a candidate of the caches is a cache without merging."""
+    return not name.startswith(f"{OURS} +")
+
+
+def kind_of_cache(name: str) -> str:
+    """ "DeepCache" of "ours + DeepCache every 3 0.50"."""
+    return name.removeprefix(f"{OURS} + ").split()[0]
+
+
+def told(ratio: Interval | None) -> str:
+    """What a ratio of errors says."""
+    if ratio is None:
+        return "–"
+    if ratio.count < TELLING_PAIRS:
+        return "too few pairs"
+    if ratio.low <= 1 <= ratio.high:
+        return "no difference told"
+    return "better" if ratio.high < 1 else "worse"
