@@ -13,6 +13,7 @@ import diffusers
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_module
+from DeepCache import DeepCacheSDHelper
 from diffusers.hooks import HookRegistry, apply_group_offloading
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
@@ -125,6 +126,18 @@ CACHES = {
 @pytest.mark.parametrize("name", CACHES)
 def test_caches(name: str) -> None:
     assert_at_peace("flux", _cache(CACHES[name]), changes=True)
+
+
+@pytest.mark.slow
+def test_deepcache() -> None:
+    helpers: list[Any] = []
+
+    def put_on(drawer: Tiny) -> None:
+        helpers.append(DeepCacheSDHelper(drawer.pipe))
+        helpers[-1].set_params(cache_interval=2)
+        helpers[-1].enable()
+
+    assert_at_peace("sdxl", Tool(put_on, lambda _: helpers.pop().disable()), changes=True)
 
 
 # ---------------------------------------------------------------------------------------------- offloading
