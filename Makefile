@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads behind anyone's back; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test everything oldest lint format bench bench-full train clean
+.PHONY: help demo test everything oldest lint format bench bench-full results train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ bench-full: $(STAMP) ## hours: every method on full-size models, counted, timed,
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_counted
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.predictions
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_report
+
+results: $(STAMP) ## write the tables of fidelity and the Pareto picture again, from the pictures that were measured
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.fidelity_report
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.pareto
 
 train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
 	@nice -n 19 $(PY) -m training.run

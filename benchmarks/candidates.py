@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import sha1
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
@@ -36,8 +36,18 @@ class Bench:
 
 
 def digest(candidate: Candidate) -> str:
-    """Changes with every setting, so that pictures of other settings are not taken for a candidate's."""
-    return sha1(repr(candidate).encode()).hexdigest()[:8]
+    """Changes with every setting, so that pictures of other settings are not taken for a candidate's.
+
+    What is nothing, zero or off is left out: a setting that does not exist yet is as good as one that is off.
+    """
+    parts = (candidate.method, candidate.schedule, candidate.around)
+    return sha1(repr([_settings(part) for part in parts]).encode()).hexdigest()[:8]
+
+
+def _settings(part: object) -> object:
+    if not is_dataclass(part):
+        return part
+    return type(part).__name__, {one.name: value for one in fields(part) if (value := getattr(part, one.name))}
 
 
 def adapts(candidate: Candidate) -> bool:

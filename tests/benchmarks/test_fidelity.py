@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,19 @@ def test_other_settings_are_another_candidate() -> None:
     ]
     assert digest(same[0]) == digest(same[1])
     assert len({digest(one) for one in (*same, *others)}) == 5
+
+
+def test_a_setting_that_is_new_and_off_leaves_candidates_as_they_were() -> None:
+    @dataclass(frozen=True)
+    class Later(ToMA):
+        new: bool = False
+
+    Later.__name__ = "ToMA"
+    old = Candidate.of("x", best(0.5), EVERY_STEP)
+    off, on = (
+        replace(old, method=Later(0.5, scope="block", unmerge="least-squares", new=new)) for new in (False, True)
+    )
+    assert digest(off) == digest(old) != digest(on)
 
 
 def test_ours_spends_a_budget_and_no_more() -> None:
