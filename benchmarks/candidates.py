@@ -5,18 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from hashlib import sha1
+from itertools import chain
+from typing import Any
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.evaluate.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
+FEW_STEPS = 10  # below, no plan is kept
 OURS = "ours"
 SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
-START, EARLIER = 0.2, (0.1, 0.0)  # of our window, and where it may begin if that alone keeps a budget
+STARTS = {0.2: 0.75, 0.1: 0.875, 0.0: 0.9375}  # where our window begins, up to which ratio; the next if a budget asks
+START = 0.2
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
 
 
@@ -72,12 +77,22 @@ def our(ratio: float, start: float = START) -> Candidate:
 
 
 def within(budget: float, cost: Callable[[Candidate], float]) -> Candidate | None:
-    """Ours at no more than a share of the operations: the smallest ratio that keeps it; ``None`` if none does."""
-    for start in (START, *EARLIER):
-        place = bisect_left(SIXTEENTHS, True, key=lambda ratio: cost(our(ratio, start)) <= budget)
-        if place < len(SIXTEENTHS):
-            return our(SIXTEENTHS[place], start)
+    """Ours at no more than a share of the operations: the first of :func:`ladder`; ``None`` if none is."""
+    for start in STARTS:
+        rungs = _rungs(start)
+        place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget)  # costs fall with the ratio
+        if place < len(rungs):
+            return rungs[place]
     return None
+
+
+def ladder() -> Iterator[Candidate]:
+    """Every setting of ours that a budget may choose, the dearest of a window first."""
+    yield from chain.from_iterable(map(_rungs, STARTS))
+
+
+def _rungs(start: float) -> list[Candidate]:
+    return [our(ratio, start) for ratio in SIXTEENTHS if ratio <= STARTS[start]]
 
 
 def ours(bench: Bench) -> Iterator[Candidate]:
@@ -88,34 +103,36 @@ def ours(bench: Bench) -> Iterator[Candidate]:
 
 
 # ---------------------------------------------------------------------------------------------- the paper's, and knobs
-def as_published(ratio: float, bench: Bench) -> Candidate:
-    """The paper's settings; with few steps, refreshed at every one."""
-    return Candidate.of("paper", ToMA.paper(ratio), EVERY_STEP if bench.steps < 10 else None)
+def as_published(bench: Bench, ratio: float, change: str = "", **settings: Any) -> Candidate:
+    """The paper's settings but for some; with few steps, plans are new at every one, for all alike."""
+    method = replace(ToMA.paper(ratio), **settings)
+    return Candidate.of(f"paper{change}", method, EVERY_STEP if bench.steps < FEW_STEPS else None)
 
 
 def paper(bench: Bench) -> Iterator[Candidate]:
     """The paper's settings by ratio."""
-    yield from (as_published(ratio, bench) for ratio in RATIOS)
+    yield from (as_published(bench, ratio) for ratio in RATIOS)
 
 
 def knobs(bench: Bench) -> Iterator[Candidate]:
     """One setting changed at a time, from the paper's and from the best found, at ratio 0.5."""
     old, new = ToMA.paper(0.5), best(0.5)
     fresh = replace(old, scope="block")
-    yield as_published(0.5, bench)
+    change = partial(as_published, bench, 0.5)
+    yield change()
     for selector in ("random", "strided", "kmeans"):
-        yield Candidate.of(f"paper, {selector} destinations", replace(old, selector=selector))
-    yield Candidate.of("paper, temperature .05", replace(old, temperature=0.05))
-    yield Candidate.of("paper, temperature .1", replace(old, temperature=0.1))
-    yield Candidate.of("paper, pseudo-inverse", replace(old, unmerge="pseudo-inverse"))
-    yield Candidate.of("paper, once per block", replace(old, span="block"))
-    yield Candidate.of("paper, tiles of 8", replace(old, regions=Tiles(8)))
-    yield Candidate.of("paper, tiles of 2", replace(old, regions=Tiles(2)))
-    yield Candidate.of("paper, stripes", replace(old, regions=Stripes(16)))
+        yield change(f", {selector} destinations", selector=selector)
+    yield change(", temperature .05", temperature=0.05)
+    yield change(", temperature .1", temperature=0.1)
+    yield change(", pseudo-inverse", unmerge="pseudo-inverse")
+    yield change(", once per block", span="block")
+    yield change(", tiles of 8", regions=Tiles(8))
+    yield change(", tiles of 2", regions=Tiles(2))
+    yield change(", stripes", regions=Stripes(16))
     yield Candidate.of("paper, every step", old, EVERY_STEP)
     yield Candidate.of("paper, per stack, every step", replace(old, scope="stack"), EVERY_STEP)
     yield Candidate.of("paper, per block, every step", fresh, EVERY_STEP)
-    yield Candidate.of("least squares", replace(old, unmerge="least-squares"))
+    yield change(", least squares", unmerge="least-squares")
     yield Candidate.of("least squares, every step", replace(old, unmerge="least-squares"), EVERY_STEP)
     yield Candidate.of("least squares, per block, every 5", new, Schedule(5, 5))
     yield Candidate.of("least squares, per block, every 3", new, Schedule(3, 3))
@@ -123,10 +140,10 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield Candidate.of("least squares, per block, every 2", new, Schedule(2, 2))
     yield Candidate.of("least squares, per block, every step", new, EVERY_STEP)
     yield Candidate.of("least squares, per block, tiles of 8", replace(new, regions=Tiles(8)), EVERY_STEP)
-    yield Candidate.of("only attention", replace(old, merge_cross_attention=False, merge_feed_forward=False))
-    yield Candidate.of("only cross-attention", replace(old, merge_attention=False, merge_feed_forward=False))
-    yield Candidate.of("only feed-forward", replace(old, merge_attention=False, merge_cross_attention=False))
-    yield Candidate.of("only level 0", replace(old, levels=(0,)))
+    yield change(", only attention", merge_cross_attention=False, merge_feed_forward=False)
+    yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
+    yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
+    yield change(", only level 0", levels=(0,))
     for start in (0.1, 0.2, 0.3, 0.4):
         yield our(0.5, start)
     yield Candidate.of(f"{OURS}, from 0% until 80%", new, replace(EVERY_STEP, stop=0.8))
@@ -155,11 +172,11 @@ def peers(_: Bench) -> Iterator[Candidate]:
     yield Candidate.of("todo", ToDo())
 
 
-def selectors(_: Bench) -> Iterator[Candidate]:
+def selectors(bench: Bench) -> Iterator[Candidate]:
     """What facility location is worth, with all else as in the paper."""
     for ratio in RATIOS:
         for selector in ("random", "strided", "kmeans"):  # the paper's own, facility location, is in its set
-            yield Candidate.of(f"paper, {selector} destinations", replace(ToMA.paper(ratio), selector=selector))
+            yield as_published(bench, ratio, f", {selector} destinations", selector=selector)
 
 
 # ---------------------------------------------------------------------------------------------- caches
@@ -201,6 +218,5 @@ SETS = {
 def known(model: str, steps: int) -> dict[str, str]:
     """The digest of every candidate there may be, by name."""
     bench = Bench(model, steps, lambda _: 1.0)
-    all_ours = (our(ratio, start) for ratio in SIXTEENTHS for start in (START, *EARLIER))
     sets = (one for name, made in SETS.items() if name != OURS for one in made(bench))
-    return {one.name: digest(one) for one in (*all_ours, *sets)}
+    return {one.name: digest(one) for one in (*ladder(), *sets)}

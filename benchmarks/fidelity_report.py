@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.candidates import OURS, RATIOS, SETS, our
+from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, our
 from benchmarks.fidelity import RESULTS, RUNS
 from benchmarks.fidelity_results import (
-    FEW_STEPS,
     MEASURES,
     Demand,
     Drawn,

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.candidates import EARLIER, OURS, RATIOS, SETS, SIXTEENTHS, START, Bench, known, our
+from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, Bench, known, ladder, our
 from benchmarks.fidelity import path_of
 from benchmarks.rows import Row, read
 from tomadiff.evaluate.samples import resampled
 from tomadiff.evaluate.statistics import Interval, mean_interval, paired_ratio
 
 MEASURES = ("mse", "judge")  # what must hold is said about both
-FEW_STEPS = 10
 PROMISED_PAIRS, TELLING_PAIRS = 100, 10  # for what must hold, and to tell two settings apart at all
 SAME_COST = 0.001  # shares of operations nearer than this are the same
 PEERS = (
@@ -99,7 +98,7 @@ class Results:
     def names_of(self, which: str) -> list[str]:
         """Of all candidates of a set; of our own, which follow from costs, all that there may be."""
         if which == OURS:
-            return [our(ratio, start).name for start in (START, *EARLIER) for ratio in SIXTEENTHS]
+            return [one.name for one in ladder()]
         return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
 
     def drawn_of(self, which: str) -> list[Drawn]:

@@ -82,7 +82,7 @@ def _chosen(results: Results) -> list[Drawn]:
 def _line(title: str, found: Sequence[Drawn], measure: str, colour: int, dashed: bool) -> Line:
     points = tuple((100 * one.cost, one.mean(measure).value) for one in found)
     dots = frozenset(x for x, _ in points)
-    return Line(title, points, COLOURS[colour % len(COLOURS)], dashed=dashed and len(points) > 1, dots=dots)
+    return Line(title, points, COLOURS[colour % len(COLOURS)], dashed=dashed, dots=dots)
 
 
 def pareto(folder: Path, models: Sequence[str] = MODELS) -> Image.Image | None:

@@ -60,7 +60,7 @@ class Trials:
     def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
         """Pictures, unmerged without a candidate."""
         made = None if candidate is None else candidate.made()
-        around = nullcontext if candidate is None else candidate.around
+        around: Around = nullcontext if candidate is None else candidate.around
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
         with around(self.pipe):
             return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
