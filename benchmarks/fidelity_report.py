@@ -43,6 +43,9 @@ prompts); ratios of errors are ratios of means over the same prompts and seeds, 
 models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
 coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
 draws, `make results` writes this section."""
+CAPTION = """*The first prompts of the list as emoji-{0} draws them from seed 0, with their PSNR against the unmerged
+picture. ToMA is the paper's; ToMeSD and ToFu merge at every op and level here, as ToMA does, and make new plans in
+every block and step; ToDo merges keys and values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
 TITLES = {
     "paper": "ToMA as in the paper",
     "paper, random destinations": "… random destinations",
@@ -209,7 +212,7 @@ def section(folder: Path, models: Sequence[str] = MODELS) -> str:
         parts += filter(None, chain.from_iterable(part(folder, results) for results in found))
         picture = IMAGES / f"fidelity-{model}.png"
         if picture.exists():
-            parts.append(f"![Pictures of emoji-{model} by method and ratio](images/{picture.name})")
+            parts += [f"![Pictures of emoji-{model} by method and ratio](images/{picture.name})", CAPTION.format(model)]
     return "\n\n".join(parts)
 
 
