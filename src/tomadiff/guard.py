@@ -202,8 +202,8 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
         "pooled": trace(lambda: plan.merge(tokens)),
     }
     often = 1 / schedule.destinations_every, max(0.0, 1 / schedule.weights_every - 1 / schedule.destinations_every)
-    planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + _python(_BEFORE)
-    return Extra(plan.kept, {kind: used + _python(_AROUND) for kind, used in around.items()}, planning)
+    planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + python_around(slots=1)
+    return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
 
 
 def _uses_kernels(slot: Slot, ratio: float, scale: Scale) -> bool:
@@ -213,6 +213,11 @@ def _uses_kernels(slot: Slot, ratio: float, scale: Scale) -> bool:
         return False
     blank = torch.zeros(scale.batch, grid.tokens, 1, dtype=scale.dtype, device=scale.device)
     return bool(getattr(slot.planner.method.plan(blank, grid, ratio=ratio), "fused", False))
+
+
+def python_around(sites: int = 0, slots: int = 0) -> Trace:
+    """What the Python around so many wrapped calls takes, and that of so many slots before a call of the model."""
+    return _python(_AROUND * sites + _BEFORE * slots)
 
 
 def _python(launches: int) -> Trace:

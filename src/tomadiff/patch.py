@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tomadiff import guard as guarding
 from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
+from tomadiff.budget import Budget
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.inject import unwrap
 from tomadiff.methods.base import Method
@@ -37,6 +38,8 @@ def apply(
     schedule: Schedule | None = None,
     ratio: float | None = None,
     preset: str | Path | Preset | None = None,
+    flops: float | None = None,
+    speedup: float | None = None,
     guard: bool | None = None,
     **settings: Any,
 ) -> Patch:
@@ -48,16 +51,23 @@ def apply(
         schedule: how long plans are kept; default: the method's own (ToMA: destinations 10 steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
+        flops: instead of a ratio, the share of the unmerged model's operations that a whole picture may cost, planning
+            included; the ratio and the first merged step are chosen at the first call of each size.
+        speedup: the same for time, as predicted for this machine: how many times as fast.
         guard: leave tokens unmerged where that would be faster, as estimated for this machine at the first call of each
             size (the default); ``False`` merges wherever the method says.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.
     """
+    budget, own = _budget(flops, speedup, method, ratio), None
     if preset is not None:
-        method, schedule = _of_preset(preset, method, schedule)
+        method, own = _of_preset(preset, method)
     chosen = _method(method, ratio, settings)
-    return Patch(target, chosen, schedule or chosen.schedule, guarding.DEFAULT if guard is None else guard)
+    own = own or chosen.schedule
+    if budget is not None:
+        own = replace(own, start=0)  # that is the budget's to choose
+    return Patch(target, chosen, schedule or own, guarding.DEFAULT if guard is None else guard, budget)
 
 
 def remove(target: Any) -> None:
@@ -68,13 +78,24 @@ def remove(target: Any) -> None:
             old.take_off()
 
 
-def _of_preset(
-    preset: str | Path | Preset, method: Method | float | None, schedule: Schedule | None
-) -> tuple[Method, Schedule]:
+def _budget(
+    flops: float | None, speedup: float | None, method: Method | float | None, ratio: float | None
+) -> Budget | None:
+    """The budget that was given, if one was; a method beside it says everything but the ratio."""
+    budget = Budget.of(flops, speedup)
+    given = ratio if method is None or isinstance(method, Method) else method
+    if budget is not None and given is not None:
+        raise SettingError(
+            f"Both {budget} and the ratio {given} were given; the budget chooses the ratio, so give one."
+        )
+    return budget
+
+
+def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tuple[Method, Schedule]:
     if method is not None:
         raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's own.")
     loaded = preset if isinstance(preset, Preset) else Preset.load(preset)
-    return loaded.method, schedule or loaded.schedule
+    return loaded.method, loaded.schedule
 
 
 def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
@@ -124,13 +145,17 @@ class Patch:
     Also a context manager: ``with tomadiff.apply(pipe, 0.5): …`` takes it off at the end.
     """
 
-    def __init__(self, target: Any, method: Method, schedule: Schedule, guard: bool) -> None:
-        self.method, self.schedule, self.guard = method, schedule, guard
+    def __init__(
+        self, target: Any, method: Method, schedule: Schedule, guard: bool, budget: Budget | None = None
+    ) -> None:
+        if budget is not None:
+            budget.require_free(method, schedule)
+        self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
         models = _models(target)
         for _, model in models:  # all of them before any is touched
             _require_match(method, family_of(unwrap(model)))
         pipeline = None if isinstance(target, nn.Module) else target
-        self._models = [PatchedModel(name, model, pipeline, method, schedule, guard) for name, model in models]
+        self._models = [PatchedModel(name, model, pipeline, method, schedule, guard, budget) for name, model in models]
         try:
             for patched in self._models:
                 patched.put_on()
@@ -140,7 +165,7 @@ class Patch:
         self._warn_if_idle()
 
     def _warn_if_idle(self) -> None:
-        if merges_nothing(self.method, self.schedule):
+        if self.budget is None and merges_nothing(self.method, self.schedule):
             logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
 
     @property
@@ -153,16 +178,32 @@ class Patch:
         for patched in self._models:
             patched.take_off()
 
-    def set(self, *, schedule: Schedule | None = None, guard: bool | None = None, **settings: Any) -> None:
-        """Change settings of the method, the schedule or the guard without a new patch: ``patch.set(ratio=0.25)``."""
+    def set(
+        self,
+        *,
+        schedule: Schedule | None = None,
+        guard: bool | None = None,
+        flops: float | None = None,
+        speedup: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """Change settings of the method, the schedule, the budget or the guard without a new patch.
+
+        ``patch.set(ratio=0.25)``, ``patch.set(flops=0.6)``; of ratio and budget, whichever was set last holds.
+        """
         if not self.active:
             raise PatchError("This patch was removed; call tomadiff.apply again.")
+        budget = _budget(flops, speedup, None, settings.get("ratio"))
+        if budget is None and "ratio" not in settings:
+            budget = self.budget
         method, schedule = changed(self.method, settings), schedule or self.schedule
         guard = self.guard if guard is None else guard
+        if budget is not None:
+            budget.require_free(method, schedule)
         for patched in self._models:
             if patched.is_on:
-                patched.change(method, schedule, guard)
-        self.method, self.schedule, self.guard = method, schedule, guard
+                patched.change(method, schedule, guard, budget)
+        self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
         self._warn_if_idle()
 
     def begin(self, steps: int | None = None) -> None:
@@ -176,8 +217,9 @@ class Patch:
             patched.clock.state(step)
 
     def report(self) -> Report:
-        """What was merged so far, as data."""
-        return Report(repr(self.method), repr(self.schedule), tuple(patched.report() for patched in self._models))
+        """What was merged so far, as data; with a budget, the method and schedule are those chosen last."""
+        method, schedule = self._models[0].method, self._models[0].schedule
+        return Report(repr(method), repr(schedule), tuple(patched.report() for patched in self._models))
 
     def plans(self) -> dict[str, Plan]:
         """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""

@@ -7,6 +7,7 @@ import math
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
+from tomadiff.budget import Budget, Choice, choose, ratios_of
 from tomadiff.clock import Clock
-from tomadiff.errors import SettingError, UnsupportedModelError
+from tomadiff.cost import Hardware, Trace
+from tomadiff.errors import SettingError, TomaError, UnsupportedModelError
 from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, unwrap
+from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
 from tomadiff.pooled import pooled_op
@@ -58,10 +62,17 @@ class PatchedModel:
     """One patched model: its slots and sites, and what happens before each of its calls."""
 
     def __init__(
-        self, name: str, model: nn.Module, pipeline: Any, method: Method, schedule: Schedule, guarded: bool
+        self,
+        name: str,
+        model: nn.Module,
+        pipeline: Any,
+        method: Method,
+        schedule: Schedule,
+        guarded: bool,
+        budget: Budget | None = None,
     ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
-        self.method, self.schedule, self.guarded = method, schedule, guarded
+        self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
         self.family: Family = family_of(self.model)
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
         self.slots: list[Slot] = []
@@ -71,6 +82,8 @@ class PatchedModel:
         self.gates: list[Gates] = []
         self.depths: dict[str, int] = {}
         self.scene: Scene | None = None
+        self.choice: Choice | None = None  # that meets the budget, for the picture being drawn
+        self._choices: dict[Any, Choice] = {}
         self.skipped = self.calls = 0
         self.is_on = False
         self._last_report: ModelReport | None = None
@@ -86,6 +99,7 @@ class PatchedModel:
         if old is not None:
             old.take_off()
         self.is_on, self.calls = True, 0
+        self.choice, self._choices = None, {}
         self.model.__dict__[MARK] = self
         try:
             for module, site in self.sites:
@@ -128,15 +142,15 @@ class PatchedModel:
         self.slots, self.sites, self.homes, self.gates, self.scene = [], [], {}, [], None
         self.guard = None
 
-    def change(self, method: Method, schedule: Schedule, guarded: bool) -> None:
+    def change(self, method: Method, schedule: Schedule, guarded: bool, budget: Budget | None) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
-        old = self.method, self.schedule, self.guarded
+        old = self.method, self.schedule, self.guarded, self.budget
         self.take_off()
         try:
-            self.method, self.schedule, self.guarded = method, schedule, guarded
+            self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
             self.put_on()
         except BaseException:
-            self.method, self.schedule, self.guarded = old
+            self.method, self.schedule, self.guarded, self.budget = old
             self.put_on()
             raise
 
@@ -212,12 +226,15 @@ class PatchedModel:
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the slots."""
         call = Call(self.model, args, kwargs)
-        if self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler)):
+        begins = self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
+        if begins:
             self._forget()
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
         arranged = bool(self.gates) and not learns and not self.family.order_matters(self.model, call)
+        if self.budget is not None and (begins or self.choice is None):
+            self._adopt(self._chosen(self.budget, call, arranged))
         for slot in self.slots:
             slot.trains = trains
             self._tell(slot, call, arranged)
@@ -296,6 +313,61 @@ class PatchedModel:
             self._warned.add(reason)
             logger.warning("Some tokens of %s run unmerged: %s.", type(self.model).__name__, reason)
 
+    # ------------------------------------------------------------------------------------------ budget
+    def _adopt(self, choice: Choice) -> None:
+        """Merge this picture as chosen."""
+        self.choice = choice
+        self.method = replace(self.method, ratio=choice.ratio)
+        self.schedule = replace(self.schedule, start=choice.start)
+        for slot in self.slots:
+            planner = slot.planner
+            planner.method, planner.schedule = replace(planner.method, ratio=choice.ratio), self.schedule
+
+    def _chosen(self, budget: Budget, call: Call, arranged: bool) -> Choice:
+        """What meets the budget for pictures of this size and number of steps; found once, and kept."""
+        tick, dtype, passes = self.moment.tick, self._dtype(call.image), self._passes(call.image)
+        steps = tick.total if tick.total is not None and tick.step < tick.total else None
+        key = (shapes_in(call.arguments), dtype, call.image.device, passes, arranged, tick.step, steps)
+        if key not in self._choices:
+            measure = _measure_of(budget, call.image.device, dtype)
+            with torch.inference_mode(False), torch.no_grad():
+                ledger = self._ledger(budget, call, arranged, passes)
+                shares, ratios = partial(ledger.shares, measure=measure), ratios_of(self.method)
+                self._choices[key] = choose(budget, shares, self.schedule, steps, tick.step, ratios)
+        return self._choices[key]
+
+    def _ledger(self, budget: Budget, call: Call, arranged: bool, passes: int) -> Ledger:
+        """What calls like this one cost, counted on a twin."""
+        dtype = self._dtype(call.image)
+        arguments = on_meta(call.arguments, dtype)
+        try:
+            twin = self._twin(arguments, dtype)
+            twin.moment.passes = passes
+            scale = Scale.of(call.image, call["encoder_hidden_states"], dtype, arranged)
+            guard = Guard(self.family, twin.sites) if self.guarded and budget.speedup is not None else None
+            ledger = Ledger(twin.sites, twin.slots, call.image.shape[0], dtype, arranged, passes, guard, scale)
+            ledger.open(lambda: twin.model.forward(**arguments))  # not through the watch, which would merge
+        except TomaError:
+            raise
+        except Exception as problem:  # whatever keeps other people's code from running on shapes alone
+            kind, reason = type(self.model).__name__, str(problem).partition("\n")[0]
+            raise SettingError(
+                f"{budget} cannot be met: what {kind} computes could not be counted on the meta device ({reason}). "
+                "Give ratio=… instead."
+            ) from problem
+        return ledger
+
+    def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
+        """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
+        always, nothing = replace(self.schedule, start=0, stop=None), replace(self.method, ratio=0.0)
+        twin = PatchedModel(self.name, twin_of(self.model, dtype), None, nothing, always, guarded=False)
+        twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
+        twin._warned = self._warned  # what it would say is ours to say
+        twin.put_on()
+        twin.clock.state(0)
+        twin.before_call((), arguments)
+        return twin
+
     # ------------------------------------------------------------------------------------------ report
     def report(self) -> ModelReport:
         """What was merged so far; of a patch that was removed, what had been."""
@@ -304,7 +376,13 @@ class PatchedModel:
     def _described(self) -> ModelReport:
         levels = tuple(self._level_report(slot) for slot in self.slots)
         kind, family = type(self.model).__name__, self.family
-        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, self._why_idle())
+        why, budget = self._why_idle(), self._budget_text()
+        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, why, budget)
+
+    def _budget_text(self) -> str:
+        if self.budget is None:
+            return ""
+        return f"{self.budget}: settings are chosen at the first call" if self.choice is None else str(self.choice)
 
     def _why_idle(self) -> str:
         if merges_nothing(self.method, self.schedule):
@@ -336,6 +414,11 @@ class PatchedModel:
             left_out=0 if verdict is None else verdict.left_out,
             expected=None if verdict is None or not verdict.merged else verdict.unmerged / verdict.merged,
         )
+
+
+def _measure_of(budget: Budget, device: torch.device, dtype: torch.dtype) -> Callable[[Trace], float]:
+    """What of a trace counts: its operations, or its seconds on the machine at hand."""
+    return (lambda trace: trace.flops) if budget.flops is not None else Hardware.measure(device, dtype).seconds
 
 
 def _mean_coverage(plan: Plan) -> float:

@@ -48,7 +48,7 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """One patched model; ``idle`` says why nothing is merged, if nothing is."""
+    """One patched model; ``idle`` says why nothing is merged, if nothing is, ``budget`` what was chosen to meet one."""
 
     component: str
     model: str
@@ -57,6 +57,7 @@ class ModelReport:
     skipped_blocks: int
     note: str = ""
     idle: str = ""
+    budget: str = ""
 
     @property
     def bypassed(self) -> dict[str, int]:
@@ -86,6 +87,7 @@ _HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "co
 
 def _describe(model: ModelReport) -> list[str]:
     lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
+    lines += [f"  budget: {model.budget}"] if model.budget else []
     lines += _table([_HEAD, *(level.row() for level in model.levels)])
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")

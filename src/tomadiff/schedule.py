@@ -129,6 +129,16 @@ class Schedule:
             return Due.REWEIGH
         return Due.REUSE
 
+    def dues(self, total: int, first: int = 0) -> list[Due]:
+        """What is due at each step of a run of ``total`` steps that begins with step ``first``."""
+        due: list[Due] = []
+        selected = weighed = None
+        for step in range(first, total):
+            due.append(self.due(step, selected, weighed, total))
+            selected = step if due[-1] is Due.SELECT else selected
+            weighed = step if due[-1] in (Due.SELECT, Due.REWEIGH) else weighed
+        return due
+
     @property
     def _ratio_steps(self) -> tuple[tuple[When, float], ...]:
         assert isinstance(self.ratio_from, tuple)

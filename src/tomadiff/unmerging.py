@@ -20,7 +20,7 @@ UNMERGES: tuple[str, ...] = get_args(Unmerge)
 
 _PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
 _PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
-_FACTORISES = ("cpu", "cuda", "xpu")  # devices with a batched Cholesky factorisation
+_FACTORISES = ("cpu", "cuda", "xpu", "meta")  # devices with a batched Cholesky factorisation, or that stand for them
 _ROUNDS = 16  # of Newton's iteration elsewhere: the pull bounds the condition number, so this many are enough
 _RESIDUAL = 1e-3  # of an inverse that can be trusted
 

@@ -1,0 +1,204 @@
+"""What a picture may cost, and how merging is set so that it costs no more: ``apply(pipe, flops=0.6)``.
+
+Everything here is arithmetic on shares: an unmerged call of the model costs 1, and :mod:`tomadiff.ledger` says what
+merged ones cost. Nothing is drawn; ``tomadiff tune`` is the form that draws.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tomadiff.errors import SettingError
+from tomadiff.methods.base import Method
+from tomadiff.schedule import Due, Schedule
+
+Shares = Mapping[Due, float]
+"""What one call costs by what is due at it, as a share of an unmerged call."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which of the settings that meet a budget is taken. To be refitted as evidence grows.
+
+    The first steps of a run settle what the picture shows, and merging does most harm there. So merging begins as late
+    as it can while no more than ``usual`` of the tokens have to go; only if that is too little even from the first step
+    on is more removed, up to ``most``.
+
+    Attributes:
+        usual: largest ratio at which merging may begin late.
+        most: largest ratio of all.
+        notches: ratios that are looked at are multiples of one part in so many,
+        round_notches: and of one in so many where that makes no difference.
+        unknown: steps that a run is taken to have where nobody says; only how often plans are made follows from it.
+    """
+
+    usual: float = 0.75
+    most: float = 0.9375
+    notches: int = 64
+    round_notches: int = 16
+    unknown: int = 20
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """All that may be chosen, in rising order."""
+        return tuple(notch / self.notches for notch in range(1, round(self.most * self.notches) + 1))
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a whole picture may cost, planning included; one of both.
+
+    Attributes:
+        flops: share of the unmerged model's operations, below 1.
+        speedup: how many times as fast as the unmerged model, above 1, as predicted for this machine.
+    """
+
+    flops: float | None = None
+    speedup: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.flops is None) == (self.speedup is None):
+            raise SettingError("Give one budget: flops=0.6, or speedup=1.4.")
+        if self.flops is not None and not (_is_number(self.flops) and 0 < self.flops < 1):
+            raise SettingError(
+                f"flops={self.flops!r} is not possible; it is the share of the unmerged model's operations that a "
+                "picture may cost, above 0 and below 1, such as 0.6."
+            )
+        if self.speedup is not None and not (_is_number(self.speedup) and self.speedup > 1):
+            raise SettingError(
+                f"speedup={self.speedup!r} is not possible; it says how many times as fast as the unmerged model, "
+                "above 1, such as 1.4."
+            )
+
+    @classmethod
+    def of(cls, flops: float | None, speedup: float | None) -> Budget | None:
+        """The one that was given, if one was."""
+        return None if flops is None and speedup is None else cls(flops, speedup)
+
+    def require_free(self, method: Method, schedule: Schedule) -> None:
+        """Raise if settings leave no choice, or save in ways that are not counted."""
+        taken = {
+            "schedule.start": schedule.start,
+            "schedule.ratio_from": schedule.ratio_from,
+            "coverage": getattr(method, "coverage", None),
+        }
+        for name, value in taken.items():
+            if value:
+                raise SettingError(f"{self} chooses the ratio and the first merged step; leave out {name}={value!r}.")
+        if schedule.reuse_every > 1:
+            raise SettingError(f"{self} counts merging alone; leave out schedule.reuse_every={schedule.reuse_every}.")
+        if len(ratios_of(method)) < 2:
+            raise SettingError(f"{type(method).__name__} has a ratio of its own, so {self} has nothing to choose.")
+
+    @property
+    def share(self) -> float:
+        """Of an unmerged picture's operations, or of its seconds."""
+        if self.flops is not None:
+            return self.flops
+        assert self.speedup is not None
+        return 1 / self.speedup
+
+    def describe(self, share: float) -> str:
+        """``share`` in the budget's own words."""
+        return f"{share:.1%} of the operations" if self.flops is not None else f"{1 / share:.2f} times as fast"
+
+    def __str__(self) -> str:
+        return f"flops={self.flops:g}" if self.flops is not None else f"speedup={self.speedup:g}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that meet a budget.
+
+    Attributes:
+        budget: which.
+        ratio: share of tokens to remove.
+        start: first merged step.
+        share: what a picture is expected to cost, as a share of an unmerged one.
+        steps: of the run, if they are known.
+    """
+
+    budget: Budget
+    ratio: float
+    start: int
+    share: float
+    steps: int | None = None
+
+    def __str__(self) -> str:
+        if self.steps is None:
+            when = "at every step (the number of steps is not known; patch.begin(steps=…) tells it)"
+        else:
+            when = f"from step {self.start} of {self.steps}"
+        return f"{self.budget}: ratio {self.ratio:g} {when}; expected: {self.budget.describe(self.share)}"
+
+
+def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:
+    """Those of the policy's ratios that ``method`` can take."""
+    return tuple(ratio for ratio in policy.ratios if _takes(method, ratio))
+
+
+def _takes(method: Method, ratio: float) -> bool:
+    try:
+        return replace(method, ratio=ratio).ratio == ratio
+    except SettingError:
+        return False
+
+
+def choose(
+    budget: Budget,
+    shares: Callable[[float], Shares],
+    schedule: Schedule,
+    steps: int | None,
+    first: int = 0,
+    ratios: Sequence[float] = POLICY.ratios,
+    policy: Policy = POLICY,
+) -> Choice:
+    """The settings that :data:`POLICY` prefers among those that meet ``budget``; raises if none does.
+
+    Args:
+        budget: what a picture may cost.
+        shares: what calls cost at a ratio; falls as the ratio grows. Asked for few ratios.
+        schedule: how long plans are kept; its ``start`` is what is chosen here.
+        steps: of the run; ``None`` if nobody knows, which leaves no window to choose.
+        first: step that the run begins with (image-to-image begins further on).
+        ratios: those that the method can take, in rising order.
+        policy: how to choose.
+    """
+    total = first + policy.unknown if steps is None else steps
+
+    def share(ratio: float, start: int) -> float:
+        known = shares(ratio)
+        due = replace(schedule, start=start).dues(total, first)
+        return sum(known[one] for one in due) / len(due)
+
+    usual = max((ratio for ratio in ratios if ratio <= policy.usual), default=ratios[0])
+    starts = [first] if steps is None else range(total - 1, first - 1, -1)
+    start = next((start for start in starts if share(usual, start) <= budget.share), first)
+    place = bisect_left(ratios, True, key=lambda ratio: share(ratio, start) <= budget.share)
+    if place == len(ratios):
+        raise SettingError(_out_of_reach(budget, share(ratios[-1], first), ratios[-1]))
+    ratio, found = ratios[place], share(ratios[place], start)
+    rounder = math.ceil(ratio * policy.round_notches) / policy.round_notches
+    if rounder in ratios and share(rounder, start) == found:  # regions keep whole tokens: both come to the same
+        ratio = rounder
+    return Choice(budget, ratio, start, found, steps)
+
+
+def _out_of_reach(budget: Budget, least: float, ratio: float) -> str:
+    if least >= 1:
+        return f"{budget} is out of reach: merging saves nothing here. Take the patch off, or give ratio=… instead."
+    best = "least" if budget.flops is not None else "most"
+    return (
+        f"{budget} is out of reach: the {best} that merging can reach here is {budget.describe(least)}, with ratio "
+        f"{ratio:g} from the first step on. Give a budget that asks for less."
+    )
