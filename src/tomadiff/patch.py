@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tomadiff import guard as guarding
 from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
-from tomadiff.budget import Budget
+from tomadiff.budget import Budget, Choice
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.inject import unwrap
 from tomadiff.methods.base import Method
@@ -205,6 +205,11 @@ class Patch:
                 patched.change(method, schedule, guard, budget)
         self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
         self._warn_if_idle()
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen last to meet the budget, by component; empty without one and before the first call."""
+        return {patched.name: patched.choice for patched in self._models if patched.choice is not None}
 
     def begin(self, steps: int | None = None) -> None:
         """Say that a new picture starts, and how many steps it takes: for loops of one's own."""

@@ -59,6 +59,24 @@ def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: P
     assert len(Run(tmp_path / "run").samples()) == 5
 
 
+def test_generate_keeps_a_budget(invoke: Invoke) -> None:
+    drawn = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)
+    assert drawn.exit_code == 0, drawn.output
+    (picture,) = json.loads(drawn.stdout)["pictures"]
+    assert picture["method"] == "toma-flops=0.9"
+    assert 0 < picture["ratio"] < 1
+    note = note_of(Path(picture["path"]))
+    assert f"ratio={picture['ratio']}" in note["settings"]
+    for more, message in (
+        (("--ratio", "0.5"), "Both --ratio 0.5 and flops=0.9"),
+        (("--speedup", "2"), "Give one budget"),
+        (("--method", "baseline"), "The baseline merges nothing"),
+    ):
+        refused = invoke("generate", "-p", "a fox", "--flops", "0.9", *more, *FRUGAL)
+        assert refused.exit_code != 0
+        assert message in refused.output
+
+
 def test_generate_refuses_a_folder_drawn_otherwise(invoke: Invoke) -> None:
     assert invoke("generate", "-p", "a fox", *FRUGAL).exit_code == 0
     again = invoke("generate", "-p", "a fox", "--steps", "3", "--size", "64")

@@ -24,7 +24,11 @@ def generate(
     method: Annotated[str, typer.Option(help="baseline, toma, toma-stripe, tomesd, … ; a wrong name lists all.")] = (
         "toma"
     ),
-    ratio: Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")] = 0.5,
+    ratio: Annotated[
+        float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
+    ] = None,
+    flops: options.Flops = None,
+    speedup: options.Speedup = None,
     compare: Annotated[bool, typer.Option("--compare", help="Draw the unmerged picture as well.")] = False,
     negative: Annotated[str, typer.Option(help="What to keep out of the picture.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Which picture; the first one with --seeds.")] = 0,
@@ -43,23 +47,27 @@ def generate(
     \b
     tomadiff generate -m sdxl -p "a fox on a blue background"
     tomadiff generate -m sdxl -p "a fox on a blue background" --ratio 0.75 --compare
+    tomadiff generate -m sdxl -p "a fox on a blue background" --flops 0.7
     tomadiff generate -m ./my-pipeline -p "a lighthouse" --method tomesd --seeds 4 --batch 4
     tomadiff generate -m owner/name -p "a lighthouse" --size 1024 --steps 30 --out lighthouse
 
     Pictures that are in the folder already are not drawn again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluate.generate import BASELINE, questions, variants
+    from tomadiff.evaluate.generate import BASELINE, Variant, questions, variants, within
     from tomadiff.evaluate.prompts import Prompt
 
-    wanted = variants([method], [ratio])
+    budget = options.read_budget(flops, speedup, ratio)
+    wanted = variants([method], [0.5 if ratio is None else ratio])
     prompts = [Prompt(text.strip(), negative) for text in prompt]
     if not all(asked.text for asked in prompts):
         raise SettingError("A prompt is empty; say what to draw.")
-    drawn = wanted if compare or method == BASELINE else wanted[1:]
-    batches = questions(prompts, range(seed, seed + seeds), drawn, batch)
     pipe, call, about = _prepared(
         model, (device, dtype, allow_pickle), steps=steps, size=options.read_size(size), guidance=guidance
     )
+    if budget is not None:
+        wanted = [Variant(), within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))]
+    drawn = wanted if compare or method == BASELINE else wanted[1:]
+    batches = questions(prompts, range(seed, seed + seeds), drawn, batch)
     run = _drawn(pipe, out, call, about, batches, drawn, shown=not as_json)
     keys = [question.key for part in batches for question in part]
     _tell(run, [run.samples()[key] for key in keys], as_json)

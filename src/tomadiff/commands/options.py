@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tomadiff.errors import SettingError, require_ratio
+
+if TYPE_CHECKING:
+    from tomadiff.budget import Budget
 
 Model = Annotated[
     str,
@@ -26,6 +29,13 @@ AllowPickle = Annotated[
 Networks = Annotated[
     str | None,
     typer.Option(help="Which look at the pictures, and from where: judge,clip=/models/clip; or none. Default: all."),
+]
+Flops = Annotated[
+    float | None,
+    typer.Option(help="Instead of --ratio: the share of the unmerged model's operations a picture may cost, as 0.6."),
+]
+Speedup = Annotated[
+    float | None, typer.Option(help="Instead of --ratio: how many times as fast, as predicted for this machine: 1.4.")
 ]
 Methods = Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")]
 PromptFile = Annotated[
@@ -66,6 +76,16 @@ def read_ratios(text: str) -> list[float]:
         require_ratio("ratio", ratio)
         ratios.append(ratio)
     return ratios
+
+
+def read_budget(flops: float | None, speedup: float | None, ratio: float | None) -> Budget | None:
+    """The budget, if one is given; it chooses the ratio, so both together are refused."""
+    from tomadiff.budget import Budget
+
+    budget = Budget.of(flops, speedup)
+    if budget is not None and ratio is not None:
+        raise SettingError(f"Both --ratio {ratio:g} and {budget} were given; a budget chooses the ratio, so give one.")
+    return budget
 
 
 def read_places(text: str) -> tuple[list[str], dict[str, str]]:

@@ -10,13 +10,14 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import torch
 from PIL import Image
 
+from tomadiff.budget import Budget
 from tomadiff.errors import SettingError, UnsupportedModelError, require_count
 from tomadiff.evaluate import models
 from tomadiff.evaluate.prompts import Prompt
@@ -36,10 +37,20 @@ Call = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """The model with a method of the catalogue at a ratio, or :data:`BASELINE`."""
+    """The model with a method of the catalogue at a ratio, or :data:`BASELINE`.
+
+    Where a budget chose, ``budget`` says which, and ``start`` is the first merged step; see :func:`within`.
+    """
 
     method: str = BASELINE
     ratio: float = 0.0
+    start: int = 0
+    budget: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its pictures are called by."""
+        return f"{self.method}-{self.budget}" if self.budget else self.method
 
     @property
     def merges(self) -> bool:
@@ -48,7 +59,10 @@ class Variant:
 
     def made(self) -> tuple[Method, Schedule] | None:
         """The method and its schedule; ``None`` for the baseline."""
-        return named(self.method, self.ratio) if self.merges else None
+        if not self.merges:
+            return None
+        method, schedule = named(self.method, self.ratio)
+        return method, replace(schedule, start=self.start) if self.budget else schedule
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ class Question:
 
     def answered(self, seconds: float, flops: float = 0.0) -> Sample:
         """The finished sample."""
-        method, ratio, prompt = self.variant.method, self.variant.ratio, self.prompt
+        method, ratio, prompt = self.variant.name, self.variant.ratio, self.prompt
         return Sample(method, ratio, prompt.text, self.seed, seconds, flops, negative=prompt.negative)
 
 
@@ -82,6 +96,34 @@ def variants(methods: Sequence[str], ratios: Sequence[float]) -> list[Variant]:
         made = Variant() if method == BASELINE else Variant(method, named(method, ratio)[0].ratio)
         wanted.append(made)
     return list(dict.fromkeys(wanted))
+
+
+def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, batch: int = 1) -> Variant:
+    """``method`` with the ratio and first merged step that keep pictures like this one within ``budget``.
+
+    They are chosen at the first call of the denoiser, and no further does this go.
+    """
+    if method == BASELINE:
+        raise SettingError(f"The baseline merges nothing, so {budget} cannot be met; leave out --method baseline.")
+    made = named(method)
+    with apply(pipe, made[0], schedule=made[1], guard=False, flops=budget.flops, speedup=budget.speedup) as patch:
+        stop = models.denoiser(pipe).register_forward_pre_hook(_stop)
+        try:
+            pipe(**arguments_of(pipe, [prompt] * batch, range(batch), call))
+        except _StopDrawing:
+            pass
+        finally:
+            stop.remove()
+        choice = next(iter(patch.choices.values()))
+    return Variant(method, choice.ratio, choice.start, str(budget))
+
+
+class _StopDrawing(Exception):  # noqa: N818 - it is no error
+    """Far enough."""
+
+
+def _stop(*_: Any) -> None:
+    raise _StopDrawing
 
 
 def questions(
