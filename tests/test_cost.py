@@ -15,7 +15,7 @@ from torch import nn
 
 import tomadiff
 from tests import tiny
-from tomadiff import Grid, ToMA, Whole
+from tomadiff import Grid, ToMA
 from tomadiff.adapters.registry import family_of
 from tomadiff.cost import GPUS, KINDS, PARTS, Cost, Hardware, Op, Trace, cost_of, formulas, trace
 from tomadiff.cost.fit import fitted
@@ -239,7 +239,7 @@ def test_the_papers_formulas_by_hand() -> None:
     assert whole == formulas.block(2048, 640) + 2 * 20_971_520 + planning
 
 
-@pytest.mark.parametrize("method", [ToMA(0.5), ToMA(0.5, attention_regions=Whole())])
+@pytest.mark.parametrize("method", [ToMA.tile(0.5), ToMA.whole(0.5)])
 def test_plans_multiply_as_the_formulas_say(method: ToMA) -> None:
     """Two operations are one multiplication and its addition; norms are no product, so ``Nd`` is not counted."""
     tokens, width, regions = 256, 32, 16 if method.attention_regions is None else 1
@@ -373,7 +373,7 @@ def test_merging_and_planning_ask_the_device_nothing() -> None:
     unpatched = Reads()
     with unpatched, torch.no_grad():
         model(**given)
-    with tomadiff.apply(model, ToMA(0.5)) as patch:
+    with tomadiff.apply(model, ToMA.paper(0.5)) as patch:
         asks(0)
         patch.begin()
         assert [asks(step) for step in (0, 1, 5, 10)] == [unpatched.count] * 4  # select, reuse, reweigh, select

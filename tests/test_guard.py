@@ -80,9 +80,9 @@ def merging(model: Any) -> dict[str, bool]:
 # ---------------------------------------------------------------------------------------------- all, nothing, some
 def test_where_merging_pays_it_is_as_if_there_were_no_guard(unet: Any, on: Any) -> None:
     on(FAST_TO_ASK)
-    with tomadiff.apply(unet, 0.5, guard=False):
+    with tomadiff.apply(unet, ToMA.paper(0.5), guard=False):
         unguarded = run(unet)
-    with tomadiff.apply(unet, 0.5, guard=True) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), guard=True) as patch:
         assert torch.equal(run(unet), unguarded)
         assert all(merging(unet).values())
         level = patch.report().models[0].levels[0]
@@ -96,7 +96,7 @@ def test_where_it_does_not_the_model_runs_as_it_was(unet: Any, on: Any, caplog: 
     on(SLOW_TO_ASK)
     caplog.set_level(logging.WARNING, "tomadiff")
     plain = run(unet)
-    with tomadiff.apply(unet, 0.5, guard=True) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), guard=True) as patch:
         for timestep in (500, 400, 300):
             assert torch.equal(run(unet, timestep=timestep), plain) == (timestep == 500)
         assert not any(merging(unet).values())
@@ -114,10 +114,10 @@ def test_where_it_does_not_the_model_runs_as_it_was(unet: Any, on: Any, caplog: 
 def test_single_sites_are_left_out_and_plans_stay_the_same(unet: Any, on: Any) -> None:
     """Also if the site that renews the plan is one of them."""
     on(BETWEEN)
-    with tomadiff.apply(unet, 0.5, schedule=SELDOM, levels=(1,), guard=False) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=SELDOM, levels=(1,), guard=False) as patch:
         plain = run(unet)
         free = patch.plans()
-    with tomadiff.apply(unet, 0.5, schedule=SELDOM, levels=(1,), guard=True) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=SELDOM, levels=(1,), guard=True) as patch:
         some, plans = run(unet), patch.plans()
         kept = {name.rsplit(".", 1)[1]: merges for name, merges in merging(unet).items()}
         assert kept == {"attn1": False, "attn2": False, "ff": True}
@@ -131,7 +131,7 @@ def test_a_small_loss_of_a_site_is_within_the_slack(unet: Any, on: Any, monkeypa
     """Attention on 64 tokens would lose some 3 % here, cross-attention nearly all."""
     on(BETWEEN)
     monkeypatch.setattr(guarding, "SLACK", 0.05)
-    with tomadiff.apply(unet, 0.5, schedule=SELDOM, levels=(1,), guard=True):
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=SELDOM, levels=(1,), guard=True):
         run(unet)
         kept = {name.rsplit(".", 1)[1]: merges for name, merges in merging(unet).items()}
     assert kept == {"attn1": True, "attn2": False, "ff": True}
@@ -140,7 +140,7 @@ def test_a_small_loss_of_a_site_is_within_the_slack(unet: Any, on: Any, monkeypa
 def test_levels_are_left_out_on_their_own(unet: Any, on: Any) -> None:
     """A quarter of the tokens, a sixteenth of the pairs: there attention saves less than it takes to ask."""
     on(machine(launch=1e-3))
-    with tomadiff.apply(unet, 0.5, schedule=SELDOM, guard=True) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=SELDOM, guard=True) as patch:
         run(unet, side=32)
         fine, coarse = patch.report().models[0].levels
     assert (fine.left_out, coarse.left_out) == (6, coarse.sites)  # of the finer one, attention alone merges
@@ -151,7 +151,7 @@ def test_levels_are_left_out_on_their_own(unet: Any, on: Any) -> None:
 # ---------------------------------------------------------------------------------------------- when it decides
 def test_it_decides_once_for_each_size(unet: Any, on: Any) -> None:
     looks = on(BETWEEN)
-    with tomadiff.apply(unet, 0.5, schedule=SELDOM, guard=True):
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=SELDOM, guard=True):
         run(unet)
         first, decided = merging(unet), len(looks)
         on(SLOW_TO_ASK)  # whatever happens to the machine meanwhile
@@ -167,7 +167,7 @@ def test_it_decides_once_for_each_size(unet: Any, on: Any) -> None:
 
 def test_a_ratio_of_the_schedule_has_its_own_verdict(unet: Any, on: Any) -> None:
     on(BETWEEN)
-    with tomadiff.apply(unet, 0.05, schedule=Schedule(ratio_from={2: 0.75}), guard=True) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.05), schedule=Schedule(ratio_from={2: 0.75}), guard=True) as patch:
         merged = []
         for step in range(4):
             patch.step(step)
@@ -178,7 +178,7 @@ def test_a_ratio_of_the_schedule_has_its_own_verdict(unet: Any, on: Any) -> None
 
 def test_settings_change_it(unet: Any, on: Any) -> None:
     on(SLOW_TO_ASK)
-    patch = tomadiff.apply(unet, 0.5, guard=True)
+    patch = tomadiff.apply(unet, ToMA.paper(0.5), guard=True)
     run(unet)
     assert not any(merging(unet).values())
     patch.set(guard=False)
@@ -199,7 +199,7 @@ def test_it_is_on_unless_told_otherwise(unet: Any, monkeypatch: pytest.MonkeyPat
     assert fresh.DEFAULT
     monkeypatch.setattr(guarding, "DEFAULT", True)
     assert tomadiff.apply(unet, 0.5).guard
-    assert not tomadiff.apply(unet, 0.5, guard=False).guard
+    assert not tomadiff.apply(unet, ToMA.paper(0.5), guard=False).guard
 
 
 # ---------------------------------------------------------------------------------------------- where nothing runs
@@ -207,7 +207,7 @@ def test_nothing_is_decided_where_nothing_is_computed(on: Any) -> None:
     looks = on(SLOW_TO_ASK)
     model = tiny.model("sd15").to("meta")
     given = {name: value.to("meta") if isinstance(value, Tensor) else value for name, value in inputs().items()}
-    with tomadiff.apply(model, 0.5, guard=True) as patch, torch.no_grad():
+    with tomadiff.apply(model, ToMA.paper(0.5), guard=True) as patch, torch.no_grad():
         patch.step(0)
         model(**given)
         assert all(merging(model).values())
@@ -227,7 +227,7 @@ def test_a_machine_that_cannot_be_measured_is_merged_on(unet: Any, monkeypatch: 
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(Hardware, "measure", fail)
-    with tomadiff.apply(unet, 0.5, guard=True):
+    with tomadiff.apply(unet, ToMA.paper(0.5), guard=True):
         run(unet)
         assert all(merging(unet).values())
 
@@ -235,7 +235,7 @@ def test_a_machine_that_cannot_be_measured_is_merged_on(unet: Any, monkeypatch: 
 # ---------------------------------------------------------------------------------------------- every family
 @pytest.mark.parametrize(
     "method",
-    [ToMA(skip=0), ToMA.once(skip=0), ToMeSD(skip=0), ToDo(skip=0), ToMA(skip=0, scope="block")],
+    [ToMA.tile(skip=0), ToMA.once(skip=0), ToMeSD(skip=0), ToDo(skip=0), ToMA(skip=0, scope="block")],
     ids=["op", "block", "tomesd", "todo", "fresh"],
 )
 @pytest.mark.parametrize("name", ["sdxl", "flux", "sd3", "pixart", "wan"])
@@ -258,7 +258,7 @@ def test_a_slot_with_nothing_to_judge_by_merges() -> None:
 
 def test_a_copied_model_decides_for_itself(unet: Any, on: Any) -> None:
     on(BETWEEN)
-    with tomadiff.apply(unet, 0.5, guard=True):
+    with tomadiff.apply(unet, ToMA.paper(0.5), guard=True):
         run(unet)
         twin = copy.deepcopy(unet)
         on(SLOW_TO_ASK)
@@ -281,7 +281,7 @@ def test_compiled_blocks_keep_their_graphs(on: Any) -> None:
         return graph.forward
 
     model = tiny.model("sd15")
-    with tomadiff.apply(model, 0.5, schedule=Schedule(5, 5), levels=(1,), guard=True) as patch:
+    with tomadiff.apply(model, ToMA.paper(0.5), schedule=Schedule(5, 5), levels=(1,), guard=True) as patch:
         eager = [run(model, timestep=500 - 20 * step) for step in range(12)]
         assert len(set(merging(model).values())) == 2
         patch.begin()

@@ -33,7 +33,7 @@ def run(model: nn.Module, seed: int = 0, batch: int = 1) -> Tensor:
 # ------------------------------------------------------------------------------ by op
 def test_ops_with_a_ratio_of_their_own_have_plans_of_their_own(unet: Any) -> None:
     schedule = Schedule(ratio_at_op={"feed_forward": 0.25, "cross_attention": 0.0})
-    with tomadiff.apply(unet, 0.5, schedule=schedule) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=schedule) as patch:
         run(unet)
         levels = {level.name: level for level in patch.report().models[0].levels}
     assert levels["level 0"].realised_ratio == 0.5

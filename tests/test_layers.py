@@ -21,7 +21,7 @@ ROWS = (
     ("kernels",),
     ("select",),
     ("plan",),
-    ("unmerging", "matching"),
+    ("unmerging", "matching", "allotment"),
     ("weights",),
     ("schedule", "clock", "inject"),
     ("methods",),

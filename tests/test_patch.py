@@ -171,10 +171,10 @@ def test_supported_families() -> None:
 
 # ---------------------------------------------------------------------------------------------- where it merges
 def test_levels(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, levels=(0,)) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), levels=(0,)) as patch:
         run(unet)
         assert [(level.level, level.tokens_before) for level in levels(patch)] == [(0, 256)]
-    with tomadiff.apply(unet, 0.5, levels=(1,)) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), levels=(1,)) as patch:
         run(unet)
         assert [(level.level, level.tokens_before) for level in levels(patch)] == [(1, 64)]
 
@@ -213,17 +213,17 @@ def test_ops_can_be_left_alone(unet: Any) -> None:
 
 
 def test_skip_leaves_the_first_blocks(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, skip=2) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), skip=2) as patch:
         assert not sites(unet.down_blocks)
         assert patch.report().models[0].skipped_blocks == 2
         assert levels(patch)[0].name == "level 1", "the middle comes first now"
 
 
 def test_ratios_by_level_and_by_step(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(ratio_at_level={0: 0.75, 1: 0.0})) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=Schedule(ratio_at_level={0: 0.75, 1: 0.0})) as patch:
         run(unet)
         assert [level.tokens_after for level in levels(patch)] == [64, None]
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(ratio_from={0: 0.25, 1: 0.75})) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=Schedule(ratio_from={0: 0.25, 1: 0.75})) as patch:
         run(unet, timestep=900)
         assert levels(patch)[0].tokens_after == 192
         run(unet, timestep=800)
@@ -232,7 +232,7 @@ def test_ratios_by_level_and_by_step(unet: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------- what it says
 def test_report_and_summary(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5)) as patch:
         assert "nothing is merged: the model has not run yet" in patch.summary()
         run(unet)
         (model,) = patch.report().models
@@ -302,7 +302,7 @@ def test_masks_over_image_tokens_are_bypassed(unet_of_one_level: Any, warnings: 
 
 
 def test_plans_stay_fresh_where_the_leading_site_is_bypassed(unet_of_one_level: Any) -> None:
-    with tomadiff.apply(unet_of_one_level, 0.5, schedule=Schedule(2, 1)) as patch:
+    with tomadiff.apply(unet_of_one_level, ToMA.paper(0.5), schedule=Schedule(2, 1)) as patch:
         for timestep in (900, 800, 700, 600, 500):
             run(unet_of_one_level, timestep=timestep, attention_mask=half_mask())
         assert plans(patch) == [3]
@@ -473,7 +473,7 @@ def test_remove_by_target() -> None:
 
 def test_a_copy_speaks_for_itself(unet_of_one_level: Any, warnings: Warnings) -> None:
     """The copy's warnings, plans and counts are its own."""
-    patch = tomadiff.apply(unet_of_one_level, 0.5)
+    patch = tomadiff.apply(unet_of_one_level, ToMA.paper(0.5))
     twin = copy.deepcopy(unet_of_one_level)
     run(twin, attention_mask=half_mask())
     assert plans(patch) == [0]
@@ -487,7 +487,7 @@ def test_a_copy_speaks_for_itself(unet_of_one_level: Any, warnings: Warnings) ->
 
 # ---------------------------------------------------------------------------------------------- loops of one's own
 def test_begin_and_step(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(destinations_every=4, weights_every=2)) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=Schedule(destinations_every=4, weights_every=2)) as patch:
         for _ in range(2):
             patch.begin(steps=8)
             for step in range(8):
@@ -498,7 +498,7 @@ def test_begin_and_step(unet: Any) -> None:
 
 
 def test_a_bare_model_counts_timesteps(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(2, 1)) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=Schedule(2, 1)) as patch:
         for timestep in (900, 800, 700, 600):
             run(unet, timestep=timestep)
         assert plans(patch) == [2, 2]
@@ -507,7 +507,7 @@ def test_a_bare_model_counts_timesteps(unet: Any) -> None:
 
 
 def test_shares_of_a_run_need_its_length(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(start=0.5)) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5), schedule=Schedule(start=0.5)) as patch:
         with pytest.raises(SettingError, match=r"patch\.begin\(steps="):
             run(unet)
         plain = run_removed(unet)
@@ -524,7 +524,7 @@ def run_removed(unet: Any) -> Tensor:
 
 
 def test_a_loop_at_one_timestep_does_not_pile_up_plans(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5)) as patch:
         for _ in range(12):
             run(unet)
         held = levels(patch)[0].bytes_held
@@ -542,7 +542,7 @@ def test_steps_are_whole_numbers(unet: Any, wrong: Any) -> None:
 
 def test_guidance_is_found_anew_when_the_batch_changes(unet: Any) -> None:
     """Two equal halves are guidance; four different pictures at the next timestep are not."""
-    with tomadiff.apply(unet, 0.5) as patch:
+    with tomadiff.apply(unet, ToMA.paper(0.5)) as patch:
         pair = inputs(900)["sample"].repeat(2, 1, 1, 1)
         run(unet, **{**inputs(900, batch=2), "sample": pair})
         (_, site), *_ = sites(unet)

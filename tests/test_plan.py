@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -17,6 +19,8 @@ from tomadiff.weights import kept_per_region
 
 ratios = st.one_of(st.floats(0.01, 0.97), st.sampled_from([0.25, 0.5, 0.75]))
 batches = st.integers(1, 3)
+
+toma = partial(ToMA, quota="equal")  # regions that share a number: test_allotment.py
 
 
 @st.composite
@@ -36,7 +40,7 @@ def test_weights_sum_to_one_and_constants_survive(
 ) -> None:
     grid, cut = where
     tokens = random_tokens(grid, batch, 6, seed, dtype)
-    plan = ToMA(ratio, regions=cut).plan(tokens, grid)
+    plan = toma(ratio, regions=cut).plan(tokens, grid)
     rounding = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     columns = plan.unmerge_matrix.float().sum(-1)[:, plan.layout.mask]
     assert torch.allclose(columns, torch.ones_like(columns), atol=rounding)
@@ -52,7 +56,7 @@ def test_weights_sum_to_one_and_constants_survive(
 def test_shapes_and_realised_ratio(where: tuple[Grid, Regions], ratio: float, batch: int) -> None:
     grid, cut = where
     tokens = random_tokens(grid, batch, 4, 3)
-    plan = ToMA(ratio, regions=cut).plan(tokens, grid)
+    plan = toma(ratio, regions=cut).plan(tokens, grid)
     layout = cut.layout(grid)
     assert plan.kept == layout.regions * kept_per_region(ratio, layout) <= grid.tokens
     assert plan.merge(tokens).shape == (batch, plan.kept, 4)
@@ -74,7 +78,7 @@ def test_every_token_a_destination_is_the_identity(grid: Grid, cut: Regions, see
     unit = torch.nn.functional.normalize(tokens, dim=-1)
     alike = (unit @ unit.transpose(1, 2) - 2 * torch.eye(grid.tokens)).amax()
     assume(alike < 1 - 20 * temperature)
-    plan = ToMA(1e-9, regions=cut, temperature=temperature).plan(tokens, grid)
+    plan = toma(1e-9, regions=cut, temperature=temperature).plan(tokens, grid)
     assert plan.kept == grid.tokens
     assert torch.allclose(plan.unmerge(plan.merge(tokens)), tokens, atol=1e-4)
 
@@ -85,7 +89,7 @@ def test_cold_merge_is_the_mean_of_each_cluster(where: tuple[Grid, Regions], rat
     """At low temperature: plain averages, and the transpose copies them back."""
     grid, cut = where
     tokens = random_tokens(grid, 1, 32, seed)
-    plan = ToMA(ratio, regions=cut, temperature=1e-6).plan(tokens, grid)
+    plan = toma(ratio, regions=cut, temperature=1e-6, unmerge="transpose").plan(tokens, grid)
     home = _nearest_destination(tokens[0], plan)
     assume(home is not None)
     assert home is not None
@@ -117,7 +121,7 @@ def test_samples_do_not_see_each_other(where: tuple[Grid, Regions], ratio: float
     """share="sample": permuted samples give permuted plans, and a sample alone gives the same plan."""
     grid, cut = where
     tokens = random_tokens(grid, 3, 8, seed)
-    method = ToMA(ratio, regions=cut, share="sample")
+    method = toma(ratio, regions=cut, share="sample")
     plan, order = method.plan(tokens, grid), [2, 0, 1]
     permuted = method.plan(tokens[order], grid)
     alone = method.plan(tokens[1:2], grid)
@@ -134,9 +138,9 @@ def test_whole_attention_reaches_over_tiles() -> None:
     """A token whose like is a destination of another tile merges there: the paper's plain ToMA."""
     grid, generator = Grid(8, 8), torch.Generator().manual_seed(0)
     tokens = torch.randn(1, 64, 16, generator=generator)
-    method = ToMA(0.5, regions=Tiles(4), attention_regions=Whole())
+    method = toma(0.5, regions=Tiles(4), attention_regions=Whole())
     plan = method.plan(tokens, grid)
-    local = ToMA(0.5, regions=Tiles(4)).plan(tokens, grid)
+    local = toma(0.5, regions=Tiles(4)).plan(tokens, grid)
     assert sorted(plan.destinations[0].tolist()) == sorted(local.destinations[0].tolist())
     assert plan.merge_matrix.shape == (1, 1, 32, 64)
     assert plan.coverage > local.coverage
@@ -146,31 +150,31 @@ def test_whole_attention_reaches_over_tiles() -> None:
 
 def test_attention_regions_may_hold_several_selection_regions() -> None:
     tokens = torch.randn(2, 64, 8)
-    plan = ToMA(0.5, regions=Tiles(2), attention_regions=Tiles(4)).plan(tokens, Grid(8, 8))
+    plan = toma(0.5, regions=Tiles(2), attention_regions=Tiles(4)).plan(tokens, Grid(8, 8))
     assert plan.merge_matrix.shape == (2, 4, 8, 16)
-    full = ToMA(1e-9, regions=Tiles(2), attention_regions=Tiles(4)).plan(tokens, Grid(8, 8))
+    full = toma(1e-9, regions=Tiles(2), attention_regions=Tiles(4)).plan(tokens, Grid(8, 8))
     assert torch.allclose(full.unmerge(full.merge(tokens)), tokens, atol=1e-4)
 
 
 def test_attention_regions_that_cut_selection_regions() -> None:
     with pytest.raises(SettingError, match="attention_regions=Whole"):
-        ToMA(0.5, regions=Tiles(4), attention_regions=Stripes(8)).plan(torch.randn(1, 64, 4), Grid(8, 8))
+        toma(0.5, regions=Tiles(4), attention_regions=Stripes(8)).plan(torch.randn(1, 64, 4), Grid(8, 8))
 
 
 def test_who_shares_destinations() -> None:
     tokens, grid = torch.randn(4, 64, 8), Grid(8, 8)
     chosen = {
-        share: ToMA(0.5, share=share).plan(tokens, grid, passes=2).destinations
+        share: toma(0.5, share=share).plan(tokens, grid, passes=2).destinations
         for share in ("sample", "prompt", "batch")
     }
     assert not torch.equal(chosen["sample"][0], chosen["sample"][2])
     assert torch.equal(chosen["prompt"][0], chosen["prompt"][2]), "sample 0 unguided and guided"
     assert not torch.equal(chosen["prompt"][0], chosen["prompt"][1])
     assert (chosen["batch"] == chosen["batch"][:1]).all()
-    weights = ToMA(0.5, share="batch").plan(tokens, grid).merge_matrix
+    weights = toma(0.5, share="batch").plan(tokens, grid).merge_matrix
     assert not torch.allclose(weights[0], weights[1]), "weights stay each sample's own"
     with pytest.raises(ShapeError, match="2 guidance passes"):
-        ToMA(0.5).plan(tokens[:3], grid, passes=2)
+        toma(0.5).plan(tokens[:3], grid, passes=2)
 
 
 def test_shared_selection_maximises_the_mean() -> None:
@@ -178,7 +182,7 @@ def test_shared_selection_maximises_the_mean() -> None:
     from tomadiff.select import cosines, facility_location
 
     tokens = torch.randn(2, 16, 8)
-    plan = ToMA(0.5, share="batch", regions=Whole()).plan(tokens, Grid(4, 4))
+    plan = toma(0.5, share="batch", regions=Whole()).plan(tokens, Grid(4, 4))
     mean = ((cosines(tokens)[0] + 1) / 2).mean(0, keepdim=True)
     value = facility_location(similarity=mean, count=8).value.item()
     reached = mean[0][:, plan.destinations[0]].amax(-1).sum().item()
@@ -189,9 +193,9 @@ def test_shared_selection_maximises_the_mean() -> None:
 def test_pick_rows_of_positional_tables() -> None:
     tokens, grid = torch.randn(2, 64, 8), Grid(8, 8)
     table = torch.arange(64.0)[:, None].repeat(1, 3)
-    shared = ToMA(0.5, share="batch").plan(tokens, grid)
+    shared = toma(0.5, share="batch").plan(tokens, grid)
     assert torch.equal(shared.pick(table)[:, 0].long(), shared.destinations[0])
-    own = ToMA(0.5, share="sample").plan(tokens, grid)
+    own = toma(0.5, share="sample").plan(tokens, grid)
     batched = table[None, :, None]
     assert own.pick(batched, dim=1).shape == (2, 32, 1, 3)
     assert torch.equal(own.pick(batched, dim=1)[:, :, 0, 0].long(), own.destinations)
@@ -202,7 +206,7 @@ def test_pick_rows_of_positional_tables() -> None:
 
 
 def test_plans_move_and_describe_themselves() -> None:
-    plan = ToMA(0.5).plan(torch.randn(1, 64, 8), Grid(8, 8))
+    plan = toma(0.5).plan(torch.randn(1, 64, 8), Grid(8, 8))
     half = plan.to(dtype=torch.bfloat16)
     assert half.merge_matrix.dtype == torch.bfloat16
     assert half.nbytes < plan.nbytes
@@ -214,10 +218,10 @@ def test_plans_move_and_describe_themselves() -> None:
 
 def test_a_plan_serves_batches_that_repeat_its_samples() -> None:
     tokens = torch.randn(2, 16, 4)
-    plan = ToMA(0.5, share="sample").plan(tokens, Grid(4, 4))
+    plan = toma(0.5, share="sample").plan(tokens, Grid(4, 4))
     twice = plan.merge(tokens.repeat(2, 1, 1))
     assert torch.allclose(twice[2:], plan.merge(tokens))
-    assert ToMA(0.5).reweigh(plan, tokens.repeat(2, 1, 1)).merge_matrix.shape[0] == 4
+    assert toma(0.5).reweigh(plan, tokens.repeat(2, 1, 1)).merge_matrix.shape[0] == 4
     with pytest.raises(ShapeError, match="batch of 3"):
         plan.merge(torch.randn(3, 16, 4))
     with pytest.raises(ShapeError, match="keeps 8"):
@@ -230,7 +234,7 @@ def test_identity_is_bit_exact() -> None:
     assert torch.equal(plan.merge(tokens), tokens)
     assert torch.equal(plan.unmerge(tokens), tokens)
     assert plan.realised_ratio == 0
-    assert ToMA(0).plan(tokens, Grid(5, 7)).kept == 35
+    assert toma(0).plan(tokens, Grid(5, 7)).kept == 35
 
 
 # ------------------------------------------------------------------------------ broken input
@@ -240,7 +244,7 @@ def test_identity_is_bit_exact() -> None:
 def test_broken_tokens_poison_only_their_own_region(bad: float, logits: str, unmerge: str) -> None:
     grid, tokens = Grid(9, 9), torch.randn(2, 81, 8)
     tokens[0, 0, 3] = bad
-    plan = ToMA(0.5, regions=Tiles(3), logits=logits, unmerge=unmerge, share="sample").plan(tokens, grid)
+    plan = toma(0.5, regions=Tiles(3), logits=logits, unmerge=unmerge, share="sample").plan(tokens, grid)
     assert plan.merge_matrix.isfinite().all()
     assert plan.unmerge_matrix.isfinite().all()
     assert 0 not in plan.destinations[0].tolist()
@@ -256,7 +260,7 @@ def test_broken_tokens_poison_only_their_own_region(bad: float, logits: str, unm
 def test_uniform_and_hopeless_grids_do_not_crash(dtype: torch.dtype, fill: float) -> None:
     tokens = torch.full((1, 35, 4), fill, dtype=dtype)
     for cut in (Whole(), Tiles(2), Stripes(6)):
-        plan = ToMA(0.5, regions=cut, temperature=1e-6).plan(tokens, Grid(5, 7))
+        plan = toma(0.5, regions=cut, temperature=1e-6).plan(tokens, Grid(5, 7))
         assert plan.merge_matrix.isfinite().all()
         assert torch.allclose(plan.merge(torch.ones_like(tokens)).float(), torch.tensor(1.0), atol=3e-2)
 
@@ -264,5 +268,5 @@ def test_uniform_and_hopeless_grids_do_not_crash(dtype: torch.dtype, fill: float
 def test_a_destination_that_nobody_joins_stands_for_itself() -> None:
     """With raw inner products even the destination itself may prefer a longer one."""
     tokens = torch.tensor([[[100.0, 0.0], [1.0, 0.1], [-50.0, 0.0], [0.0, 9.0]]])
-    plan = ToMA(1e-9, regions=Whole(), logits="dot").plan(tokens, Grid(2, 2))
+    plan = toma(1e-9, regions=Whole(), logits="dot").plan(tokens, Grid(2, 2))
     assert torch.allclose(plan.merge_matrix.sum(-1), torch.tensor(1.0))

@@ -100,9 +100,9 @@ class Plan(ABC):
 
     def fits(self, other: Plan) -> bool:
         """Whether :meth:`renew` may take over the state of ``other``."""
-        same = all(
+        same = len(self.state) == len(other.state) and all(
             mine.shape == new.shape and mine.dtype == new.dtype and mine.device == new.device
-            for mine, new in zip(self.state, other.state, strict=True)
+            for mine, new in zip(self.state, other.state, strict=False)
         )
         return same and type(self) is type(other) and self.grid == other.grid and self.shared == other.shared
 
@@ -131,11 +131,18 @@ class Destinations:
         layout: the regions of the weights (``R`` of at most ``L`` tokens).
         places: ``(B, R, k)`` place of each destination inside its region.
         shared: true if all samples of a batch have the same destinations.
+        rows: ``(B, K)`` which of the ``R·k`` are kept, in rising order; ``None``: all of them.
     """
 
     layout: Layout
     places: Tensor = field(repr=False)
     shared: bool
+    rows: Tensor | None = field(default=None, repr=False)
+
+    def repeated(self, batch: int) -> Destinations:
+        """For a batch that repeats these samples."""
+        rows = None if self.rows is None else repeat_to(self.rows, batch)
+        return replace(self, places=repeat_to(self.places, batch), rows=rows)
 
 
 @dataclass(eq=False)

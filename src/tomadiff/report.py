@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class LevelReport:
-    """One slot of a patch; with the default scope, one level of the model.
+    """One slot of a patch: a block with plans of its own, or all blocks that share one.
 
     ``tokens_before`` and the like are ``None`` until the model has run. ``left_out`` counts sites that the guard keeps
     unmerged, ``expected`` is the speed-up it expects of all sites together where the others merge.
@@ -88,12 +88,37 @@ _HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "co
 def _describe(model: ModelReport) -> list[str]:
     lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
     lines += [f"  budget: {model.budget}"] if model.budget else []
-    lines += _table([_HEAD, *(level.row() for level in model.levels)])
+    levels = _gathered(model.levels)
+    lines += _table([_HEAD, *(level.row() for level in levels)])
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")
-    lines += [line for level in model.levels for line in _left_out(level)]
+    lines += [line for level in levels for line in _left_out(level)]
     lines += _unmerged(model.bypassed)
     return lines + ([f"  note: {model.note}"] if model.note else [])
+
+
+def _gathered(levels: Sequence[LevelReport]) -> list[LevelReport]:
+    """Slots of one level and size as one: a large model has dozens of blocks, each with plans of its own."""
+    alike: dict[object, list[LevelReport]] = {}
+    for one in levels:
+        alike.setdefault((one.level, one.grid, one.tokens_before, one.tokens_after), []).append(one)
+    return [_together(slots) for slots in alike.values()]
+
+
+def _together(slots: Sequence[LevelReport]) -> LevelReport:
+    if len(slots) == 1:
+        return slots[0]
+    coverage = [one.coverage for one in slots if one.coverage is not None]
+    return replace(
+        slots[0],
+        name=f"level {slots[0].level}, {len(slots)} slots",
+        sites=sum(one.sites for one in slots),
+        plans_made=sum(one.plans_made for one in slots),
+        weights_made=sum(one.weights_made for one in slots),
+        coverage=sum(coverage) / len(coverage) if coverage else None,
+        bytes_held=sum(one.bytes_held for one in slots),
+        left_out=sum(one.left_out for one in slots),
+    )
 
 
 def _left_out(level: LevelReport) -> list[str]:

@@ -46,6 +46,8 @@ class Schedule:
         reuse_every: compute the ops only every so many steps, and add what they gave last in between: a cache on top of
             merging (or alone, with ratio 0). It holds the output of every op.
         reuse_from: first step of that.
+        lenient: where ``start`` is a share of the run and nobody knows the number of steps, merge from the first step
+            on instead of raising.
     """
 
     destinations_every: int = 10
@@ -57,6 +59,7 @@ class Schedule:
     ratio_at_op: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
     reuse_every: int = 1
     reuse_from: When = 0
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         require_count("destinations_every", self.destinations_every)
@@ -90,8 +93,13 @@ class Schedule:
 
     def merges_at(self, step: int, total: int | None = None) -> bool:
         """Whether ``step`` lies in the window."""
-        after_start = step >= _step_of("start", self.start, total)
+        after_start = step >= self._first(total)
         return after_start and (self.stop is None or step < _step_of("stop", self.stop, total))
+
+    def _first(self, total: int | None) -> int:
+        if self.lenient and total is None and isinstance(self.start, float):
+            return 0
+        return _step_of("start", self.start, total)
 
     @property
     def ops(self) -> tuple[str, ...]:

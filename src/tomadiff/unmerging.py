@@ -49,17 +49,19 @@ def least_squares(weights: Tensor, merge: Tensor, tokens: Tensor, pull: float = 
 
     ``X`` are the tokens, ``Y`` the merged ones, ``A`` the weights; ``λ`` is ``pull`` times the mean squared length of
     ``Y``. The transpose ``Aᵀ`` is itself a candidate, so ``U`` never rebuilds the tokens worse than it does. Regions
-    that cannot be solved (tokens too large to square) keep the transpose.
+    that cannot be solved (tokens too large to square) keep the transpose. A destination whose row of ``merge`` is zero
+    is not kept: it gives nothing to anyone.
     """
     transpose = weights.transpose(-1, -2)
     rows = torch.where(tokens.isfinite(), tokens, 0.0).float()
     merged = torch.matmul(merge, rows)
     gram = torch.matmul(merged, merged.transpose(-1, -2))
-    size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    kept = (merge != 0).any(-1)[..., None, :].float()
+    size = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) / kept.sum((-1, -2)))[..., None, None]
     penalty = pull * torch.where(size > torch.finfo(torch.float32).tiny, size, 1.0)
     inverse, solved = _inverse(gram + penalty * torch.eye(gram.shape[-1], device=gram.device))
     free = torch.matmul(torch.matmul(rows, merged.transpose(-1, -2)) + penalty * transpose, inverse)
-    shift = inverse.sum(-2, keepdim=True)
+    shift = inverse.sum(-2, keepdim=True) * kept
     summed = free - (free.sum(-1, keepdim=True) - 1) * (shift / shift.sum(-1, keepdim=True))
     solved = solved & summed.isfinite().flatten(-2).all(-1)
     return torch.where(solved[..., None, None], summed, transpose).contiguous()

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from tomadiff import kernels as fast
+from tomadiff.allotment import AllottedPlan, DensePlan, by_rank, is_kept, kept_in_all
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
-from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count, repeat_to
-from tomadiff.select import Selector, cosines
+from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count
+from tomadiff.select import Selection, Selector, cosines
 from tomadiff.unmerging import Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
+Quota = Literal["equal", "shared"]
 
 _LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
@@ -41,6 +43,7 @@ def choose_destinations(
     selector: Selector,
     share: Share = "sample",
     passes: int = 1,
+    quota: Quota = "equal",
 ) -> tuple[Destinations, Tensor | None]:
     """Choose the destinations of ``tokens`` ``(B, N, C)``.
 
@@ -53,6 +56,7 @@ def choose_destinations(
         selector: how (see :mod:`tomadiff.select`).
         share: which samples have the same destinations.
         passes: how many guidance passes the batch stacks (``[uncond, cond]`` is 2); ``share="prompt"`` groups them.
+        quota: whether every region keeps equally many, or all share one number (see :mod:`tomadiff.allotment`).
 
     Returns:
         The destinations, and the ``(B, R, k, L)`` cosines between them and all tokens, which :func:`weigh` would
@@ -60,12 +64,23 @@ def choose_destinations(
     """
     layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
     cosine, similarity, mask = _similarity(tokens, layout, groups)
-    selection = selector(similarity, kept_per_region(ratio, layout), mask)
-    places = repeat_to(selection.indices.view(groups, layout.regions, -1), tokens.shape[0])
-    chosen = Destinations(layout, places, shared=groups == 1)
+    count = kept_per_region(ratio, layout) if quota == "equal" else layout.length
+    selection = selector(similarity, count, mask)
+    places = selection.indices.view(groups, layout.regions, -1)
+    rows = None if quota == "equal" else _ranked(selection, mask, layout, groups)[:, : kept_in_all(ratio, layout)]
+    rows = None if rows is None else rows.sort(dim=-1).values
+    chosen = Destinations(layout, places, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
         return _rehouse(chosen, regions, attention_regions), None
-    return chosen, cosine.gather(2, places[..., None].expand(*places.shape, cosine.shape[-1]))
+    return chosen, cosine.gather(2, chosen.places[..., None].expand(*chosen.places.shape, cosine.shape[-1]))
+
+
+def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
+    """``(G, R·k)`` candidates of all regions, the best first; ``mask`` ``(G·R, L)`` says which tokens are usable."""
+    shape = groups, layout.regions, -1
+    real = layout.mask.expand(groups, -1, -1).gather(2, selection.indices.view(shape))
+    usable = mask.gather(1, selection.indices).view(shape)
+    return by_rank(selection.gains.view(shape), real, usable)
 
 
 def _similarity(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,7 +94,7 @@ def _similarity(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Te
 def coverage_by_count(
     tokens: Tensor, grid: Grid, regions: Regions, selector: Selector, share: Share = "sample", passes: int = 1
 ) -> list[float]:
-    """Coverage of ``tokens`` ``(B, N, C)`` with one destination per region, with two, and so on.
+    """Coverage of ``tokens`` ``(B, N, C)`` with one destination per region, with two, and so on, equally many each.
 
     Greedy choices are nested: one run to the end tells all of them. Reading the result waits for the GPU.
     """
@@ -123,13 +138,13 @@ def weigh(
     unmerge: Unmerge = "transpose",
     cosine: Tensor | None = None,
     kernels: Choice = "auto",
-) -> MergePlan:
+) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
     ``cosine`` ``(B, R, k, L)`` may be given where it is known already. ``kernels`` says whether plain torch makes and
     uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
     """
-    layout, plain = chosen.layout, _without_kernel(tokens, logits, unmerge)
+    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, cosine)
     parts = layout.split(tokens) if cosine is None or logits == "dot" or unmerge == "least-squares" else None
@@ -137,10 +152,15 @@ def weigh(
         assert parts is not None
         cosine, _ = cosines(parts, chosen.places)
     affinity = cosine if parts is None or logits == "cosine" else _dot_products(parts, chosen.places)
+    if chosen.rows is not None:
+        kept = is_kept(chosen.rows, chosen.places[0].numel()).view(chosen.places.shape)[..., None]
+        cosine, affinity = cosine.masked_fill(~kept, -1.0), affinity.masked_fill(~kept, float("-inf"))
     weights = _weights(affinity / temperature, layout.mask)
     mass = weights.sum(-1)
     merge = _normalised(weights, mass, chosen.places)
-    return MergePlan(
+    if chosen.rows is not None:
+        merge = merge * kept
+    plan = MergePlan(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
@@ -151,10 +171,13 @@ def weigh(
         # Whoever made the matrices, kernels can multiply with them.
         fused=fast.fused(kernels, tokens.device, tokens.dtype, layout.length),
     )
+    return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(tokens: Tensor, logits: Logits, unmerge: Unmerge) -> str | None:
+def _without_kernel(tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge) -> str | None:
     """What only plain torch can do, in words."""
+    if chosen.rows is not None:
+        return "quota='shared'"
     if tokens.requires_grad and torch.is_grad_enabled():
         return "gradients of weights"
     if logits != "cosine":

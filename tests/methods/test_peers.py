@@ -66,7 +66,11 @@ def test_blocks_prune_up_to_the_first_linear_one() -> None:
 def test_toma_with_tofu_prunes_on_tomas_destinations() -> None:
     tokens, grid = torch.randn(1, 64, 8), Grid(8, 8)
     method = ToMAToFu(0.5)
-    early, late, plain = method.plan(tokens, grid, depth=0.1), method.plan(tokens, grid), ToMA(0.5).plan(tokens, grid)
+    early, late, plain = (
+        method.plan(tokens, grid, depth=0.1),
+        method.plan(tokens, grid),
+        ToMA.paper(0.5).plan(tokens, grid),
+    )
     assert torch.equal(early.merge(tokens)[0], tokens[0, plain.destinations[0]])
     assert torch.equal(late.merge_matrix, plain.merge_matrix)
     assert torch.equal(early.unmerge_matrix, plain.unmerge_matrix)

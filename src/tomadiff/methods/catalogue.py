@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tomadiff.errors import require_choice
@@ -43,13 +44,13 @@ CATALOGUE: dict[str, Entry] = {
     "toma-whole": Entry("ToMA, whole-grid attention", ToMA.whole, "toma"),
     "toma-once": Entry("ToMA once per block", ToMA.once, "toma"),
     "toma-paper": Entry("ToMA as in the paper", ToMA.paper, "toma"),
-    "toma-random": Entry("random destinations", lambda ratio: ToMA(ratio, selector="random"), "ablation"),
-    "toma-strided": Entry("strided destinations", lambda ratio: ToMA(ratio, selector="strided"), "ablation"),
-    "toma-kmeans": Entry("k-means destinations", lambda ratio: ToMA(ratio, selector="kmeans"), "ablation"),
-    "toma-pinv": Entry("pseudo-inverse unmerge", lambda ratio: ToMA(ratio, unmerge="pseudo-inverse"), "ablation"),
-    "toma-every-1": Entry("destinations every step", ToMA, "ablation", Schedule(1, 1)),
-    "toma-every-5": Entry("destinations every 5 steps", ToMA, "ablation", Schedule(5, 5)),
-    "toma-every-10": Entry("destinations and weights every 10 steps", ToMA, "ablation", Schedule(10, 10)),
+    "toma-random": Entry("random destinations", partial(ToMA.tile, selector="random"), "ablation"),
+    "toma-strided": Entry("strided destinations", partial(ToMA.tile, selector="strided"), "ablation"),
+    "toma-kmeans": Entry("k-means destinations", partial(ToMA.tile, selector="kmeans"), "ablation"),
+    "toma-pinv": Entry("pseudo-inverse unmerge", partial(ToMA.tile, unmerge="pseudo-inverse"), "ablation"),
+    "toma-every-1": Entry("destinations every step", ToMA.paper, "ablation", Schedule(1, 1)),
+    "toma-every-5": Entry("destinations every 5 steps", ToMA.paper, "ablation", Schedule(5, 5)),
+    "toma-every-10": Entry("destinations and weights every 10 steps", ToMA.paper, "ablation", Schedule(10, 10)),
     "tomesd": Entry("ToMeSD", ToMeSD, "peer"),
     "tomesd-all": Entry("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_EVERYWHERE), "peer"),
     "tofu": Entry("ToFu", ToFu, "peer"),

@@ -18,13 +18,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from torch import Tensor
 
+from tomadiff.allotment import AllottedPlan, DensePlan
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
 from tomadiff.matching import Fuse, MatchPlan
 from tomadiff.methods.base import Scope
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
-from tomadiff.plan import MergePlan
 
 
 @dataclass(frozen=True)
@@ -84,21 +84,23 @@ class ToMAToFu(ToMA):
         passes: int = 1,
         generator: torch.Generator | None = None,
         depth: float = 1.0,
-    ) -> MergePlan:
+    ) -> DensePlan:
         """Plan as ToMA does, and prune or merge by the block's ``depth``."""
         plan = super().plan(tokens, grid, ratio=ratio, passes=passes, generator=generator, depth=depth)
         return _pruned(plan) if depth < self.prune else plan
 
-    def reweigh(self, plan: MergePlan, tokens: Tensor, *, depth: float = 1.0) -> MergePlan:
+    def reweigh(self, plan: DensePlan, tokens: Tensor, *, depth: float = 1.0) -> DensePlan:
         """See :class:`ToMA`."""
         fresh = super().reweigh(plan, tokens, depth=depth)
         return _pruned(fresh) if depth < self.prune else fresh
 
 
-def _pruned(plan: MergePlan) -> MergePlan:
+def _pruned(plan: DensePlan) -> DensePlan:
     """The same plan, except that every destination stands for its own value alone."""
-    own = torch.zeros_like(plan.merge_matrix).scatter_(-1, plan.places[..., None], 1.0)
-    return replace(plan, merge_matrix=own)
+    whole = plan.whole if isinstance(plan, AllottedPlan) else plan
+    own = torch.zeros_like(whole.merge_matrix).scatter_(-1, whole.places[..., None], 1.0)
+    pruned = replace(whole, merge_matrix=own)
+    return replace(plan, whole=pruned) if isinstance(plan, AllottedPlan) else pruned
 
 
 def _require_share(name: str, value: float) -> None:

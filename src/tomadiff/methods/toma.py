@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
 from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
-from tomadiff.plan import Destinations, MergePlan, repeat_to
+from tomadiff.plan import Destinations, MergePlan
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.unmerging import UNMERGES, Unmerge
-from tomadiff.weights import Logits, choose_destinations, coverage_by_count, kept_per_region, weigh
+from tomadiff.weights import Logits, Quota, choose_destinations, coverage_by_count, kept_per_region, weigh
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 """What a coverage target chooses from: few, so that compiled code has few shapes to know."""
@@ -36,6 +37,8 @@ class ToMA(Method):
     Attributes:
         regions: selection regions.
         attention_regions: where tokens merge; ``None`` means the selection regions, ``Whole()`` the full grid.
+        quota: ``"equal"`` keeps equally many tokens in every region, as the paper does; ``"shared"`` keeps more of them
+            where tokens differ and fewer where they are alike, equally many in all.
         temperature: of the softmax; towards 0 every token joins its nearest destination alone.
         logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
@@ -48,6 +51,7 @@ class ToMA(Method):
     _: KW_ONLY
     regions: Regions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
     attention_regions: Regions | None = None
+    quota: Quota = "equal"
     temperature: float = 1e-3
     logits: Logits = "cosine"
     unmerge: Unmerge = "transpose"
@@ -62,13 +66,23 @@ class ToMA(Method):
             _require_regions("attention_regions", self.attention_regions)
         if isinstance(self.temperature, bool) or not 1e-6 <= self.temperature <= 1e6:
             raise SettingError(f"temperature={self.temperature!r} is not possible; choose 1e-6 to 1e6 (paper: 1e-3).")
+        require_choice("quota", self.quota, ("equal", "shared"))
         require_choice("logits", self.logits, ("cosine", "dot"))
         require_choice("unmerge", self.unmerge, UNMERGES)
         if not callable(self.selector):
             require_choice("selector", self.selector, tuple(SELECTORS))
+        self._require_quota()
         self._require_coverage()
         require_choice("kernels", self.kernels, ("auto", "triton", "torch"))
         self._require_kernels()
+
+    def _require_quota(self) -> None:
+        if self.quota == "equal":
+            return
+        if self.attention_regions not in (None, self.regions):
+            raise SettingError("attention_regions need equally many destinations everywhere; add quota='equal'.")
+        if self.selector in ("random", "strided", "kmeans"):
+            raise SettingError(f"selector={self.selector!r} does not say what a token is worth; add quota='equal'.")
 
     def _require_coverage(self) -> None:
         if self.coverage is None:
@@ -80,7 +94,7 @@ class ToMA(Method):
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
-        made_for = {"selector": "facility_location", "logits": "cosine", "unmerge": "transpose"}
+        made_for = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "unmerge": "transpose"}
         others = [name for name, value in made_for.items() if getattr(self, name) != value]
         if self.kernels == "triton" and others:
             given = f"{others[0]}={getattr(self, others[0])!r}"
@@ -88,28 +102,31 @@ class ToMA(Method):
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
-        """The paper's settings by one name, whatever our own defaults become."""
-        return cls(ratio, regions=Tiles(4), attention_regions=None, temperature=1e-3, span="op", scope="level")
+        """The paper's settings by one name, whatever our own defaults are: plans shared, results copied back."""
+        return cls(
+            ratio, regions=Tiles(4), attention_regions=None, quota="equal", temperature=1e-3, logits="cosine",
+            unmerge="transpose", span="op", scope="level",
+        )  # fmt: skip
 
     @classmethod
     def tile(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """Selection and attention in tiles of 4×4: the paper's best pictures."""
-        return cls(ratio, regions=Tiles(4), **settings)
+        """The paper's best pictures: selection and attention in tiles of 4×4."""
+        return replace(cls.paper(ratio), **settings)
 
     @classmethod
     def stripe(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """Selection and attention in runs of 16 tokens: no reordering."""
-        return cls(ratio, regions=Stripes(16), **settings)
+        """The paper's variant without reordering: selection and attention in runs of 16 tokens."""
+        return replace(cls.paper(ratio), **{"regions": Stripes(16), **settings})
 
     @classmethod
     def whole(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """Selection in tiles, attention over the whole grid: the paper's plain "ToMA"."""
-        return cls(ratio, regions=Tiles(4), attention_regions=Whole(), **settings)
+        """The paper's plain "ToMA": selection in tiles, attention over the whole grid."""
+        return replace(cls.paper(ratio), **{"attention_regions": Whole(), **settings})
 
     @classmethod
     def once(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """Merge once around each block: the paper's ToMA*."""
-        return cls(ratio, regions=Tiles(4), span="block", **settings)
+        """The paper's ToMA*: merged once around each block."""
+        return replace(cls.paper(ratio), **{"span": "block", **settings})
 
     def plan(
         self,
@@ -120,7 +137,7 @@ class ToMA(Method):
         passes: int = 1,
         generator: torch.Generator | None = None,
         depth: float = 1.0,  # noqa: ARG002 - every block is planned alike
-    ) -> MergePlan:
+    ) -> DensePlan:
         """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``; needs no model. See :meth:`Method.plan`."""
         _require_tokens(tokens, grid)
         require_count("passes", passes)
@@ -130,7 +147,7 @@ class ToMA(Method):
         selector = self._selector(generator)
         with torch.no_grad():
             chosen, cosine = choose_destinations(
-                tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes
+                tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
             return self._weigh(tokens, chosen, cosine)
 
@@ -152,14 +169,19 @@ class ToMA(Method):
             return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]
 
-    def reweigh(self, plan: MergePlan, tokens: Tensor, *, depth: float = 1.0) -> MergePlan:  # noqa: ARG002
+    def reweigh(
+        self,
+        plan: DensePlan,
+        tokens: Tensor,
+        *,
+        depth: float = 1.0,  # noqa: ARG002 - every block is planned alike
+    ) -> DensePlan:
         """Keep the destinations of ``plan`` and renew its weights from ``tokens`` ``(B, N, C)``."""
         _require_tokens(tokens, plan.grid)
         with torch.no_grad():
-            chosen = replace(plan.chosen, places=repeat_to(plan.places, tokens.shape[0]))
-            return self._weigh(tokens, chosen)
+            return self._weigh(tokens, plan.chosen.repeated(tokens.shape[0]))
 
-    def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> MergePlan:
+    def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> DensePlan:
         return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine, self.kernels)
 
 
