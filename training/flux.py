@@ -16,10 +16,10 @@ from training.pool import Pool
 from training.samples import PAIRS, glance, grid
 from training.text import LENGTH, clip_tokenizer, t5_tokenizer, token_ids
 
-RECIPE = Recipe("flux", steps=3200, learning_rate=1e-3, ema_decay=0.995, report_every=250, muon=True)
+RECIPE = Recipe("flux", steps=2500, learning_rate=1e-3, ema_decay=0.995, report_every=250, muon=True)
 # Tokens per side, batch, and the step each begins at: global shape is learnt where it is cheap.
-GROWTH = ((0, 8, 32), (800, 16, 16), (2600, 32, 8))
-GUIDED_FROM = 2300  # guidance is baked in from there, in every second step
+GROWTH = ((0, 8, 32), (800, 16, 16), (1900, 32, 8))
+GUIDED_FROM = 1600  # guidance is baked in from there, in every second step
 HEADS, HEAD_WIDTH, TEXT_WIDTH = 6, 32, 128
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=20, guidance_scale=2.5, max_sequence_length=LENGTH)
 
