@@ -31,13 +31,14 @@ tomadiff.guard.DEFAULT = False
 
 
 # Rooms around the core: watching which lines run there takes a third more time and adds nothing to the core's coverage.
-AROUND = ("benchmarks", "browser", "commands", "embedded", "evaluate", "training", "web")
+AROUND = ("benchmarks", "browser", "commands", "embedded", "evaluate", "kernels", "web")
+AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # run what others of adapters/ run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; do not trace what lies around the core."""
     for item in items:
-        if item.path.parent.name in AROUND:
+        if item.path.parent.name in AROUND or item.path.stem in AGAIN:
             item.add_marker(pytest.mark.no_cover)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -168,7 +168,9 @@ TARGETS = {"sdxl": 0.85, "flux": 0.6, "sd3": 0.6, "pixart": 0.6}  # how far merg
 NOTCH = 1 / 16  # regions of 4×4 keep whole tokens: one more or less changes a merged step by less than this share
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [name if name == "pixart" else pytest.param(name, marks=pytest.mark.slow) for name in TARGETS]
+)
 def test_pictures_cost_what_was_asked_for(name: str) -> None:
     drawn = tiny.build(name)
     share, choice = spent(drawn.pipe, drawn.model, drawn.draw, flops=TARGETS[name])
@@ -176,6 +178,7 @@ def test_pictures_cost_what_was_asked_for(name: str) -> None:
     assert TARGETS[name] - NOTCH < share <= TARGETS[name]
 
 
+@pytest.mark.slow
 def test_least_squares_plans_of_every_block_and_step_are_part_of_the_bill() -> None:
     drawn = tiny.build("flux")
     fresh = ToMA(scope="block", unmerge="least-squares")
@@ -184,6 +187,7 @@ def test_least_squares_plans_of_every_block_and_step_are_part_of_the_bill() -> N
     assert 0.7 - NOTCH < share <= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("sdxl" not in embedded.available(), reason="the weights of emoji-sdxl are not installed")
 def test_the_trained_pipeline_keeps_a_budget_too() -> None:
     pipe = embedded.load("sdxl")
@@ -227,6 +231,7 @@ def test_a_bare_model_merges_at_every_step_until_it_is_told_how_many_there_are()
     assert torch.equal(run(unet), before)
 
 
+@pytest.mark.slow
 def test_each_size_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: list[int] = []
     original = tomadiff.patched.twin_of
@@ -277,6 +282,7 @@ def machine(launch: float = 0.0) -> Hardware:
     return Hardware("made up", {torch.float32: 1e9}, 1e15, launch, {"batched": 1e6})
 
 
+@pytest.mark.slow
 def test_a_speedup_is_predicted_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where time is operations, both budgets choose alike but for products that cost no time here."""
     monkeypatch.setattr(Hardware, "measure", lambda *_: machine())
@@ -290,6 +296,7 @@ def test_a_speedup_is_predicted_for_the_machine(monkeypatch: pytest.MonkeyPatch)
     assert 0.75 < chosen[1].share <= 0.8
 
 
+@pytest.mark.slow
 def test_where_asking_takes_the_time_no_speedup_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hardware, "measure", lambda *_: machine(launch=1.0))
     unet = tiny.model("sd15")
@@ -301,6 +308,7 @@ def test_where_asking_takes_the_time_no_speedup_is_promised(monkeypatch: pytest.
             run(unet)
 
 
+@pytest.mark.slow
 def test_sites_that_the_guard_leaves_out_are_counted_unmerged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "_BEFORE", 0)
     monkeypatch.setattr(Hardware, "measure", lambda *_: machine(launch=7e-5))

@@ -269,6 +269,7 @@ def test_a_copied_model_decides_for_itself(unet: Any, on: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- compiled
+@pytest.mark.slow
 def test_compiled_blocks_keep_their_graphs(on: Any) -> None:
     """Some sites merge and some do not: nothing compiles anew after the first step, and nothing breaks."""
     on(machine(launch=5e-5))

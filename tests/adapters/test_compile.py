@@ -13,7 +13,7 @@ from tests import tiny
 from tests.tiny import Tiny
 
 FAMILIES = ("sdxl", "flux", "sd3", "pixart", "wan")
-LONG = [pytest.param(name, marks=pytest.mark.slow) if name in ("sdxl", "flux", "sd3") else name for name in FAMILIES]
+LONG = [pytest.param(name, marks=pytest.mark.slow) if name != "pixart" else name for name in FAMILIES]
 STEPS = 20  # with the default schedule: destinations twice, weights two more times
 REPEATED = {
     "sd3": ["JointTransformerBlock"],

@@ -23,6 +23,7 @@ import tomadiff
 from tests import tiny
 from tests.tiny import Tiny
 
+LONG = pytest.param("sdxl", marks=pytest.mark.slow)  # several times the others
 ORDERS = list(product(("tool first", "patch first"), repeat=2))  # who comes first, who leaves first
 STEPS = 6
 
@@ -241,13 +242,13 @@ def _save_lora(name: str, folder: Path) -> None:
     drawer.pipe.save_lora_weights(folder, **{f"{drawer.part}_lora_layers": layers})
 
 
-@pytest.mark.parametrize("family", ["sdxl", "flux", "sd3"])
+@pytest.mark.parametrize("family", [LONG, "flux", "sd3"])
 def test_lora_on_the_model(family: str) -> None:
     tool = Tool(_add_lora, lambda drawer: drawer.model.delete_adapters("style") or drawer.pipe.unload_lora_weights())
     assert_at_peace(family, tool, changes=True, orders=ORDERS[:1] + ORDERS[-1:])
 
 
-@pytest.mark.parametrize("family", ["sdxl", "flux"])
+@pytest.mark.parametrize("family", [LONG, "flux"])
 def test_lora_files(family: str, tmp_path: Path) -> None:
     _save_lora(family, tmp_path)
     tool = Tool(
@@ -256,7 +257,7 @@ def test_lora_files(family: str, tmp_path: Path) -> None:
     assert_at_peace(family, tool, changes=True, orders=ORDERS[:1] + ORDERS[-1:])
 
 
-@pytest.mark.parametrize("family", ["sdxl", "flux"])
+@pytest.mark.parametrize("family", [LONG, "flux"])
 def test_fusing_and_unfusing_a_lora(family: str, tmp_path: Path) -> None:
     """Fusing rounds weights, and selection jumps on rounding: so compare with the other order, not with before."""
     _save_lora(family, tmp_path)
@@ -276,7 +277,7 @@ def test_fusing_and_unfusing_a_lora(family: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- copies and files
-@pytest.mark.parametrize("family", ["sdxl", "flux", "wan"])
+@pytest.mark.parametrize("family", [LONG, "flux", "wan"])
 def test_saved_models_are_clean(family: str, tmp_path: Path) -> None:
     drawer = tiny.build(family)
     plain, keys = draw(drawer), list(drawer.model.state_dict())
@@ -311,7 +312,7 @@ def test_copies_are_patched_on_their_own(family: str) -> None:
     assert vars(twin).keys() == vars(original).keys()
 
 
-@pytest.mark.parametrize("family", ["sdxl", "flux", "wan"])
+@pytest.mark.parametrize("family", [LONG, "flux", "wan"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_changing_the_dtype(family: str, dtype: torch.dtype) -> None:
     drawer = tiny.build(family)

@@ -118,6 +118,7 @@ def drawer_of() -> Callable[[str], tuple[Tiny, tuple[bytes, int]]]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cached"), CACHES, ids=[str(cached) for _, cached in CACHES])
 def test_caches_save_operations_with_and_without_merging_and_come_off_again(
     drawer_of: Callable[[str], tuple[Tiny, tuple[bytes, int]]], name: str, cached: Around

@@ -159,10 +159,9 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     # The merge map: another view, level and step.
     assert re.match(r"level 0, step 3: \d+ of 256 tokens \(16 × 16\) stay, coverage 0\.\d+", visit.text("#note p"))
     shown = visit.picture("#map")
+    source = visit.page.locator("#map img").get_attribute("src")  # before the click: it may take effect at once
     visit.page.locator("#view").get_by_text("Clusters").click()
-    visit.page.wait_for_function(
-        "old => document.querySelector('#map img').src !== old", arg=visit.page.locator("#map img").get_attribute("src")
-    )
+    visit.page.wait_for_function("old => document.querySelector('#map img').getAttribute('src') !== old", arg=source)
     assert not np.array_equal(visit.picture("#map"), shown)
     note = visit.text("#note p")
     visit.choose("level", "level 1 (8 × 8)")

@@ -59,6 +59,7 @@ def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: P
     assert len(Run(tmp_path / "run").samples()) == 5
 
 
+@pytest.mark.slow
 def test_generate_keeps_a_budget(invoke: Invoke) -> None:
     drawn = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)
     assert drawn.exit_code == 0, drawn.output
@@ -188,6 +189,7 @@ def test_an_unwritable_folder_is_one_line(invoke: Invoke, tmp_path: Path) -> Non
         assert f"Cannot write to {file / 'run'}" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_keeps_what_was_done(
     whole: Run, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
