@@ -34,10 +34,20 @@ tomadiff.guard.DEFAULT = False
 AROUND = ("benchmarks", "browser", "commands", "embedded", "evaluate", "kernels", "web")
 AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # run what others of adapters/ run
 
+# Cases of parametrised tests that take several times as long as the others of them, which show the same.
+LONG = (
+    *(f"test_every_method_on_every_family_it_claims[{family}-" for family in ("sd15", "sdxl", "sd3", "wan")),
+    *(f"test_a_count_is_what_drawing_takes[variant{number}-sdxl" for number in range(1, 9)),
+    "test_a_picture_is_128_square_and_depends_on_the_seed_alone[flux",
+    "test_quantised_weights[sdxl",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; do not trace what lies around the core."""
+    """Say which cases are slow, which need a GPU, and which lie around the core, so that they are not traced."""
     for item in items:
+        if any(name in item.nodeid for name in LONG):
+            item.add_marker(pytest.mark.slow)
         if item.path.parent.name in AROUND or item.path.stem in AGAIN:
             item.add_marker(pytest.mark.no_cover)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

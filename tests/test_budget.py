@@ -214,6 +214,7 @@ def run(model: Any, **more: Any) -> Tensor:
     return result
 
 
+@pytest.mark.slow
 def test_a_bare_model_merges_at_every_step_until_it_is_told_how_many_there_are() -> None:
     unet = tiny.model("sd15")
     before = run(unet)
@@ -249,6 +250,7 @@ def test_each_size_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(twins) == 2
 
 
+@pytest.mark.slow
 def test_budgets_can_be_set_and_ended() -> None:
     unet = tiny.model("sd15")
     with tomadiff.apply(unet, 0.25) as patch:

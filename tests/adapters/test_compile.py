@@ -108,6 +108,7 @@ def test_compiled_blocks_apply_before() -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_compiled_blocks_with_whole_block_merging() -> None:
     drawer, backend = tiny.build("sd3"), Backend()
     _, merged = eager_pictures(drawer, span="block")
@@ -192,6 +193,7 @@ def test_applying_before_compiling_the_model_says_what_to_do(in_place: bool) -> 
         drawer.draw()
 
 
+@pytest.mark.slow
 def test_applying_before_compiling_the_model_works_without_fullgraph() -> None:
     drawer = tiny.build("pixart")
     _, merged = eager_pictures(drawer)

@@ -207,6 +207,7 @@ def test_nothing_merged_is_the_same_picture(visit: Visit) -> None:
     assert visit.text("#note p") == "Nothing merged here."
 
 
+@pytest.mark.slow
 def test_a_wrong_value_is_said_next_to_its_field_and_draws_nothing(visit: Visit) -> None:
     visit.frugal()
     visit.type("width", "130")

@@ -49,6 +49,7 @@ def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
     assert float(rows[1]["flops"]) < float(rows[0]["flops"]) < float(rows[2]["flops"])
 
 
+@pytest.mark.slow
 def test_an_architecture_says_that_its_weights_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
     thin_sd15(monkeypatch)
     asked = [

@@ -10,6 +10,7 @@ from tomadiff.evaluate.count import count, count_window
 from tomadiff.evaluate.prediction import predict, window
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sd3", "flux"])
 def test_windows_count_the_operations_that_torch_counts(name: str) -> None:
     model, given = build(name, depth=1), inputs(name, 512)
