@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from hashlib import sha1
-from itertools import chain
 from typing import Any
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.evaluate.trials import Around, Candidate
+from tomadiff.methods.toma import FIRST_STEPS
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
@@ -20,8 +20,8 @@ OURS = "ours"
 SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
-STARTS = {0.2: 0.75, 0.1: 0.875, 0.0: 0.9375}  # where our window begins, up to which ratio; the next if a budget asks
-START = 0.2
+STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
+WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
 
 
@@ -61,44 +61,30 @@ def adapts(candidate: Candidate) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- ours
-def best(ratio: float) -> ToMA:
-    """Per block, fitted to the tokens at hand."""
-    return ToMA(ratio, scope="block", unmerge="least-squares")
-
-
-def window(start: float) -> Schedule:
-    """New plans at every step from a share of the run on."""
-    return replace(EVERY_STEP, start=start)
-
-
-def our(ratio: float, start: float = START) -> Candidate:
-    """Our settings by the two numbers that are left to choose."""
-    return Candidate.of(f"{OURS}, from {start:.0%}", best(ratio), window(start))
+def our(ratio: float, start: float | None = None, change: str = "", **settings: Any) -> Candidate:
+    """What users get, but for ``settings`` and the share of the run that stays unmerged."""
+    method = ToMA(ratio, **settings)
+    if start is None or start == method.schedule.start:
+        return Candidate.of(f"{OURS}{change}", method)
+    return Candidate.of(f"{OURS}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
 
 
 def within(budget: float, cost: Callable[[Candidate], float]) -> Candidate | None:
-    """Ours at no more than a share of the operations: the first of :func:`ladder`; ``None`` if none is."""
-    for start in STARTS:
-        rungs = _rungs(start)
-        place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget)  # costs fall with the ratio
-        if place < len(rungs):
-            return rungs[place]
-    return None
+    """Ours at no more than a share of the operations: the dearest of :func:`ladder` that is; ``None`` if none is."""
+    rungs = ladder()
+    place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget)  # costs fall with the ratio
+    return rungs[place] if place < len(rungs) else None
 
 
-def ladder() -> Iterator[Candidate]:
-    """Every setting of ours that a budget may choose, the dearest of a window first."""
-    yield from chain.from_iterable(map(_rungs, STARTS))
-
-
-def _rungs(start: float) -> list[Candidate]:
-    return [our(ratio, start) for ratio in SIXTEENTHS if ratio <= STARTS[start]]
+def ladder() -> list[Candidate]:
+    """Every setting of ours that a budget may choose, the dearest first."""
+    return [our(ratio) for ratio in SIXTEENTHS]
 
 
 def ours(bench: Bench) -> Iterator[Candidate]:
     """Our defaults by ratio, and at the cost of everyone they are compared with."""
     yield from (our(ratio) for ratio in RATIOS)
-    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench))}
+    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench), *narrow(bench))}
     yield from filter(None, (within(budget, bench.cost) for budget in sorted({*rivals, *BUDGETS})))
 
 
@@ -115,67 +101,83 @@ def paper(bench: Bench) -> Iterator[Candidate]:
 
 
 def knobs(bench: Bench) -> Iterator[Candidate]:
-    """One setting changed at a time, from the paper's and from the best found, at ratio 0.5."""
-    old, new = ToMA.paper(0.5), best(0.5)
-    fresh = replace(old, scope="block")
-    change = partial(as_published, bench, 0.5)
+    """One setting changed at a time, from the paper's and from ours, at ratio 0.5."""
+    old = ToMA.paper(0.5)
+    change, own = partial(as_published, bench, 0.5), partial(our, 0.5)
     yield change()
     for selector in ("random", "strided", "kmeans"):
         yield change(f", {selector} destinations", selector=selector)
-    yield change(", temperature .05", temperature=0.05)
     yield change(", temperature .1", temperature=0.1)
     yield change(", pseudo-inverse", unmerge="pseudo-inverse")
+    yield change(", least squares", unmerge="least-squares")
+    yield change(", destinations as they are", merging="pick")
     yield change(", once per block", span="block")
     yield change(", tiles of 8", regions=Tiles(8))
-    yield change(", tiles of 2", regions=Tiles(2))
     yield change(", stripes", regions=Stripes(16))
-    yield Candidate.of("paper, every step", old, EVERY_STEP)
-    yield Candidate.of("paper, per stack, every step", replace(old, scope="stack"), EVERY_STEP)
-    yield Candidate.of("paper, per block, every step", fresh, EVERY_STEP)
-    yield change(", least squares", unmerge="least-squares")
-    yield Candidate.of("least squares, every step", replace(old, unmerge="least-squares"), EVERY_STEP)
-    yield Candidate.of("least squares, per block, every 5", new, Schedule(5, 5))
-    yield Candidate.of("least squares, per block, every 3", new, Schedule(3, 3))
-    yield Candidate.of("least squares, per block, 3 and 1", new, Schedule(3, 1))
-    yield Candidate.of("least squares, per block, every 2", new, Schedule(2, 2))
-    yield Candidate.of("least squares, per block, every step", new, EVERY_STEP)
-    yield Candidate.of("least squares, per block, tiles of 8", replace(new, regions=Tiles(8)), EVERY_STEP)
     yield change(", only attention", merge_cross_attention=False, merge_feed_forward=False)
     yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
     yield change(", only level 0", levels=(0,))
-    for start in (0.1, 0.2, 0.3, 0.4):
-        yield our(0.5, start)
-    yield Candidate.of(f"{OURS}, from 0% until 80%", new, replace(EVERY_STEP, stop=0.8))
-    yield Candidate.of(
-        f"{OURS}, ramp .25 to .75", new, Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1)
-    )
-    sparing = {"feed_forward": 0.25}
-    yield Candidate.of(f"{OURS}, from 0%, feed-forward .25", new, replace(EVERY_STEP, ratio_at_op=sparing))
-    yield Candidate.of(f"{OURS}, from 0%, coverage .95", replace(new, coverage=0.95), EVERY_STEP)
+    yield Candidate.of("paper, every step", old, EVERY_STEP)
+    yield Candidate.of("paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
+    fitted = replace(old, scope="block", unmerge="least-squares")
+    yield Candidate.of("least squares, per block, every step", fitted, EVERY_STEP)
+    yield Candidate.of("least squares, per block, every 3", fitted, Schedule(3, 3))
+    yield Candidate.of("least squares, per block, shared quota", replace(fitted, quota="shared"), EVERY_STEP)
+    yield Candidate.of("least squares, per block, carried", replace(fitted, carry=True), EVERY_STEP)
+    yield own()
+    for start in (0.0, 0.1, 0.2):
+        yield own(start)
+    yield own(change=", not carried", carry=False)
+    yield own(change=", averages", merging="average")
+    yield own(change=", transpose", unmerge="transpose")
+    yield own(change=", facility location", selector="facility_location")
+    yield own(change=", plans by level", scope="level")
+    yield own(change=", tiles of 8", regions=Tiles(8))
+    yield own(change=", tiles of 2", regions=Tiles(2))
+    yield from _rescheduled()
+
+
+def _rescheduled() -> Iterator[Candidate]:
+    """Ours with other schedules."""
+    usual, method = our(0.5).schedule, our(0.5).method
+    others = {
+        "every 2": replace(usual, destinations_every=2, weights_every=2),
+        "until 80%": replace(usual, stop=0.8),
+        "ramp .25 to .75": Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1),
+        "feed-forward .25": replace(usual, ratio_at_op={"feed_forward": 0.25}),
+        "level 0 .25, level 1 .75": replace(usual, ratio_at_level={0: 0.25, 1: 0.75}),
+    }
+    yield from (Candidate.of(f"{OURS}, {name}", method, schedule) for name, schedule in others.items())
+    yield our(0.5, change=", coverage .95", coverage=0.95)
 
 
 def windows(_: Bench) -> Iterator[Candidate]:
-    """How late merging begins against how much merges then: a choice of both for every cost."""
-    for ratio in (0.5, 0.625, 0.75, 0.875):
-        for start in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5):
+    """How late merging begins against how much merges then."""
+    for ratio in WINDOW_RATIOS:
+        for start in STARTS:
             yield our(ratio, start)
 
 
 def peers(_: Bench) -> Iterator[Candidate]:
-    """ToMeSD and ToFu as they come and on every op, ToDo."""
+    """ToMeSD and ToFu on every op, as ours are, and ToDo."""
     for ratio in RATIOS:
-        yield Candidate.of("tomesd", ToMeSD(ratio))
         yield Candidate.of("tomesd, everywhere", ToMeSD(ratio, **EVERYWHERE))
-        yield Candidate.of("tofu", ToFu(ratio))
         yield Candidate.of("tofu, everywhere", ToFu(ratio, **EVERYWHERE))
     yield Candidate.of("todo", ToDo())
+
+
+def narrow(_: Bench) -> Iterator[Candidate]:
+    """ToMeSD and ToFu as they come: self-attention at the finest level."""
+    for ratio in RATIOS:
+        yield Candidate.of("tomesd", ToMeSD(ratio))
+        yield Candidate.of("tofu", ToFu(ratio))
 
 
 def selectors(bench: Bench) -> Iterator[Candidate]:
     """What facility location is worth, with all else as in the paper."""
     for ratio in RATIOS:
-        for selector in ("random", "strided", "kmeans"):  # the paper's own, facility location, is in its set
+        for selector in ("random", "strided"):  # the paper's own, facility location, is in its set
             yield as_published(bench, ratio, f", {selector} destinations", selector=selector)
 
 
@@ -185,10 +187,11 @@ def caches(bench: Bench) -> Iterator[Candidate]:
     for every in (2, 3):
         for start in (0.0, 0.2):
             reuse = Schedule(1, 1, reuse_every=every, reuse_from=start)
-            yield Candidate(f"reuse every {every} from {start:.0%}", best(0.0), reuse)
-            yield Candidate.of(f"{OURS} + reuse every {every} from {start:.0%}", best(0.5), replace(reuse, start=start))
+            yield Candidate(f"reuse every {every} from {start:.0%}", ToMA(0.0), reuse)
+            both = replace(reuse, start=max(start, FIRST_STEPS))
+            yield Candidate.of(f"{OURS} + reuse every {every} from {start:.0%}", ToMA(0.5), both)
     for name, cache in foreign_caches(bench).items():
-        yield Candidate(name, best(0.0), EVERY_STEP, cache)
+        yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
         for ratio in (0.25, 0.5):
             yield replace(our(ratio), name=f"{OURS} + {name} {ratio:.2f}", around=cache)
 
@@ -204,10 +207,14 @@ def foreign_caches(bench: Bench) -> dict[str, Around]:
     }
 
 
+TUNING = ("knobs", "windows")
+"""Sets that settings are chosen by: drawn from other prompts and seeds than those that must hold."""
+
 SETS = {
     "paper": paper,
     "ours": ours,
     "peers": peers,
+    "narrow": narrow,
     "selectors": selectors,
     "knobs": knobs,
     "windows": windows,

@@ -23,7 +23,7 @@ import torch
 from rich.progress import track
 
 from benchmarks import rows
-from benchmarks.candidates import SETS, Bench, adapts, digest
+from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
 from benchmarks.machine import stamp
 from tomadiff import embedded
 from tomadiff.evaluate.features import Clip
@@ -34,6 +34,7 @@ from tomadiff.evaluate.trials import Candidate, Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = "fidelity-runs.csv"
+PROMISED_PAIRS = 100  # what must hold is shown on; settings are chosen on others
 COUNTED = 8  # pictures whose operations are counted where they differ
 TOGETHER = {"sdxl": 4, "flux": 1}  # pictures of a batch; Flux shares destinations over a batch, so its are drawn alone
 
@@ -79,10 +80,10 @@ def rows_of(
     ]
 
 
-def pairs_of(count: int) -> list[Pair]:
-    """Prompts of the embedded list in turn, a new seed each time round."""
+def pairs_of(count: int, first: int = 0) -> list[Pair]:
+    """Prompts of the embedded list in turn, a new seed each time round, from the ``first`` on."""
     prompts = emoji_prompts()
-    return [(prompts[place % len(prompts)], place // len(prompts)) for place in range(count)]
+    return [(prompts[place % len(prompts)], place // len(prompts)) for place in range(first, first + count)]
 
 
 def batches(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Pair, ...]]:
@@ -91,8 +92,8 @@ def batches(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Pair, ...]]:
         yield part
 
 
-def path_of(folder: Path, model: str) -> Path:
-    return folder / f"fidelity-{model}.csv"
+def path_of(folder: Path, model: str, tuning: bool = False) -> Path:
+    return folder / f"{'tuning' if tuning else 'fidelity'}-{model}.csv"
 
 
 def key_of(steps: int, candidate: Candidate, prompt: str, seed: int) -> tuple[str, ...]:
@@ -134,9 +135,11 @@ def note_run(folder: Path, sets: Sequence[str], pairs: int, trials: Trials, benc
     rows.append(folder / RUNS, {**drawn, "size": size, "dtype": dtype, **stamp()})
 
 
-def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = RESULTS) -> None:
+def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = RESULTS, first: int = 0) -> None:
     """Draw what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
-    path, pairs, trials = path_of(folder, model), pairs_of(count), trials_of(model, steps)
+    tuning = set(sets) <= set(TUNING)
+    path, trials = path_of(folder, model, tuning), trials_of(model, steps)
+    pairs = pairs_of(count, first + PROMISED_PAIRS if tuning else first)
     bench, finished = bench_of(model, steps, trials, pairs[0]), done(path)
     wanted = list({one.name: one for name in sets for one in SETS[name](bench)}.values())
     costs = {key[:3]: cost for key, cost in finished.items()}
@@ -157,12 +160,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("model", choices=[name for name in embedded.available() if name != "judge"])
     parser.add_argument("sets", nargs="+", choices=list(SETS))
     parser.add_argument("--pairs", type=int, default=24, help="prompts and seeds")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first pair, to share work between processes"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
     arguments = parser.parse_args(given)
+    if 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
+        parser.error(f"{', '.join(TUNING)} are drawn from other prompts and seeds; ask for them alone.")
     torch.set_num_threads(arguments.threads)
-    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results)
+    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results, arguments.first)
 
 
 if __name__ == "__main__":

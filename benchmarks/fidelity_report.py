@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, our
+from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, our
 from benchmarks.fidelity import RESULTS, RUNS
 from benchmarks.fidelity_results import (
     MEASURES,
@@ -34,7 +34,6 @@ PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
 MODELS = ("sdxl", "flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
-STARTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 HOW = """The same prompts and seeds drawn with the unmerged model and with every setting, on the small trained pipelines
 that ship with the package. Distances are to the unmerged picture: PSNR, SSIM, and judge distance, which is 1 − cosine
 of emoji-judge's image features. "Operations" is the share of the unmerged picture's that was counted for a whole
@@ -86,7 +85,7 @@ def knobs(results: Results) -> str:
 def windows(results: Results) -> str:
     """PSNR by ratio and first merged step, with operations."""
     found = []
-    for ratio in (0.5, 0.625, 0.75, 0.875):
+    for ratio in WINDOW_RATIOS:
         cells = [results.get(our(ratio, start).name) for start in STARTS]
         if any(cells):
             shown = ["–" if one is None else f"{one.mean('psnr').value:.1f} dB at {share(one.cost)}" for one in cells]
@@ -158,7 +157,11 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 # ---------------------------------------------------------------------------------------------- what is there
 def missing(results: Results) -> str:
     """Sets of which something was not drawn, with how much of it is there."""
-    wanted = ("paper", "caches") if results.steps < FEW_STEPS else tuple(name for name in SETS if name != OURS)
+    wanted = (
+        ("paper", "caches")
+        if results.steps < FEW_STEPS
+        else tuple(name for name in SETS if name not in (OURS, *TUNING))
+    )
     parts = []
     for name in wanted:
         names = set(results.names_of(name))
@@ -192,11 +195,24 @@ def part(folder: Path, results: Results) -> Iterator[str]:
         "Methods and destinations at equal ratio:": compared(results),
         "Our settings against the paper's and the peers', at no more operations than theirs "
         "(held: the whole interval is; within the interval: the mean is):": must_hold(list(demands(results))),
-        "Every knob at ratio .5 (of ours, per block and fitted at every step):": knobs(results),
-        "Ours by ratio and first merged step:": windows(results),
         "Caches against merging alone that costs no more, and both together against either alone that costs no "
         "less:": caches(results),
     }
+    for title, table in tables.items():
+        if table:
+            yield f"{title}\n\n{table}"
+
+
+def tuned(folder: Path, results: Results) -> Iterator[str]:
+    """All about the settings of one model and number of steps, by the pictures that they were chosen by."""
+    tables = {
+        f"Every knob at ratio .5, {results.steps} steps:": knobs(results),
+        f"Ours by ratio and share of the run that stays unmerged, {results.steps} steps:": windows(results),
+    }
+    if not any(tables.values()):
+        return
+    yield f"### emoji-{results.model}, what settings were chosen by"
+    yield f"Other prompts and seeds than above. {conditions(folder, results)}"
     for title, table in tables.items():
         if table:
             yield f"{title}\n\n{table}"
@@ -210,6 +226,8 @@ def section(folder: Path, models: Sequence[str] = MODELS) -> str:
         if not found:
             parts.append(f"emoji-{model}: nothing drawn yet (`python -m benchmarks.fidelity {model} …`).")
         parts += filter(None, chain.from_iterable(part(folder, results) for results in found))
+        tuning = Results.read(folder, model, tuning=True)
+        parts += chain.from_iterable(tuned(folder, results) for results in tuning)
         picture = IMAGES / f"fidelity-{model}.png"
         if picture.exists():
             parts += [f"![Pictures of emoji-{model} by method and ratio](images/{picture.name})", CAPTION.format(model)]

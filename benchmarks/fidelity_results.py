@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, Bench, known, ladder, our
-from benchmarks.fidelity import path_of
+from benchmarks.fidelity import PROMISED_PAIRS, path_of
 from benchmarks.rows import Row, read
 from tomadiff.evaluate.samples import resampled
 from tomadiff.evaluate.statistics import Interval, mean_interval, paired_ratio
 
 MEASURES = ("mse", "judge")  # what must hold is said about both
-PROMISED_PAIRS, TELLING_PAIRS = 100, 10  # for what must hold, and to tell two settings apart at all
+TELLING_PAIRS = 10  # to tell two settings apart at all
 SAME_COST = 0.001  # shares of operations nearer than this are the same
 PEERS = (
     *(f"{name} {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
@@ -77,9 +77,9 @@ class Results:
             own.pictures[row["prompt"], row["seed"]] = row
 
     @classmethod
-    def read(cls, folder: Path, model: str) -> list[Results]:
-        """One for every number of steps, the largest first."""
-        rows = read(path_of(folder, model))
+    def read(cls, folder: Path, model: str, tuning: bool = False) -> list[Results]:
+        """One for every number of steps, the largest first; of the pictures that settings were chosen by if asked."""
+        rows = read(path_of(folder, model, tuning))
         return [cls(rows, model, steps) for steps in sorted({int(row["steps"]) for row in rows}, reverse=True)]
 
     def get(self, name: str) -> Drawn | None:

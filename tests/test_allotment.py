@@ -18,7 +18,7 @@ from tomadiff.select import FacilityLocation, cosines, greedy
 
 SHARES = st.floats(0.05, 0.9)
 
-shared = partial(ToMA, quota="shared")
+shared = partial(ToMA.tile, quota="shared")
 
 
 @settings(max_examples=40)
@@ -40,8 +40,8 @@ def test_as_many_as_asked_for_each_once_and_none_of_them_padding(
 @given(grids(small_sides), local_regions(), SHARES, st.integers(0, 99))
 def test_it_covers_at_least_as_well_as_equal_numbers(grid: Grid, cut: Regions, ratio: float, seed: int) -> None:
     tokens = random_tokens(grid, 1, 6, seed)
-    equal = ToMA(ratio, regions=cut, quota="equal").plan(tokens, grid)
-    same = ToMA(1 - equal.kept / grid.tokens if equal.kept < grid.tokens else 1e-9, regions=cut, quota="shared")
+    equal = ToMA.tile(ratio, regions=cut, quota="equal").plan(tokens, grid)
+    same = ToMA.tile(1 - equal.kept / grid.tokens if equal.kept < grid.tokens else 1e-9, regions=cut, quota="shared")
     dealt = same.plan(tokens, grid)
     assert dealt.kept == equal.kept
     assert dealt.coverage >= equal.coverage - 1e-5
@@ -65,7 +65,7 @@ def test_detail_gets_what_plain_places_can_spare() -> None:
     tokens = torch.ones(1, 8, 16, 8) + 1e-3 * torch.randn(1, 8, 16, 8)
     tokens[:, :, 8:] = torch.randn(1, 8, 8, 8)
     tokens = tokens.view(1, -1, 8)
-    equal, dealt = (ToMA(0.5, quota=quota).plan(tokens, grid) for quota in ("equal", "shared"))
+    equal, dealt = (ToMA.tile(0.5, quota=quota).plan(tokens, grid) for quota in ("equal", "shared"))
     detailed = [(plan.destinations % 16 >= 8).float().mean().item() for plan in (equal, dealt)]
     assert detailed[0] == 0.5
     assert detailed[1] > 0.9
@@ -145,10 +145,10 @@ def test_tofu_prunes_on_them_too() -> None:
 
 def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(SettingError, match="quota='equal'"):
-        ToMA(0.5, quota="shared", attention_regions=Whole())
+        ToMA.tile(0.5, quota="shared", attention_regions=Whole())
     with pytest.raises(SettingError, match="quota='equal'"):
-        ToMA(0.5, quota="shared", selector="random")
+        ToMA.tile(0.5, quota="shared", selector="random")
     with pytest.raises(SettingError, match="quota"):
-        ToMA(0.5, quota="fair")  # type: ignore[arg-type]
+        ToMA.tile(0.5, quota="fair")  # type: ignore[arg-type]
     ToMA.stripe(0.5, selector="random")
     shared(0.5, regions=Stripes(16))

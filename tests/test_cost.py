@@ -24,6 +24,7 @@ from tomadiff.cost.work import Work, work_of
 from tomadiff.errors import SettingError
 from tomadiff.evaluate.architectures import build, inputs
 from tomadiff.evaluate.prediction import window
+from tomadiff.plan import PickPlan
 
 PLAIN = Hardware("a machine of round numbers", {torch.float32: 1000.0}, bandwidth=100.0, launch=0.5)
 
@@ -328,7 +329,7 @@ def launches(call: Any) -> int:
 
 @pytest.mark.parametrize("batch", [1, 2, 4])
 @pytest.mark.parametrize("side", [16, 18])
-@pytest.mark.parametrize("method", [ToMA.tile(), ToMA.stripe(), ToMA.whole(), ToMA(unmerge="least-squares")])
+@pytest.mark.parametrize("method", [ToMA.tile(), ToMA.stripe(), ToMA.whole(), ToMA.tile(unmerge="least-squares")])
 def test_merging_and_unmerging_take_three_launches_at_most(method: ToMA, side: int, batch: int) -> None:
     """Grids that tiles cut evenly, and others; a batch that repeats the samples of the plan."""
     if side == 18 and method.attention_regions is not None:
@@ -338,6 +339,23 @@ def test_merging_and_unmerging_take_three_launches_at_most(method: ToMA, side: i
     for form in (plan, plan.arranged()):
         merged = form.merge(tokens)
         assert launches(lambda form=form: form.merge(tokens)) <= 3
+        assert launches(lambda form=form, merged=merged: form.unmerge(merged)) <= 3
+
+
+@pytest.mark.parametrize(("planned", "batch"), [(1, 1), (1, 2), (2, 2), (2, 4)])
+@pytest.mark.parametrize("side", [16, 18])
+@pytest.mark.parametrize("share", ["sample", "batch"])
+def test_picking_takes_three_launches_or_four_where_samples_have_rows_of_their_own(
+    share: Any, side: int, planned: int, batch: int
+) -> None:
+    """The default of ToMA, by samples that the plan is made for and those that it serves."""
+    tokens = torch.randn(batch, side * side, 8)
+    plan = ToMA(share=share).plan(tokens[:planned], Grid(side, side))
+    assert isinstance(plan, PickPlan)
+    most = 4 if share == "sample" and planned > 1 else 3
+    for form in (plan, plan.arranged()):
+        merged = form.merge(tokens)
+        assert launches(lambda form=form: form.merge(tokens)) <= most
         assert launches(lambda form=form, merged=merged: form.unmerge(merged)) <= 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -20,7 +21,10 @@ from tomadiff.weights import kept_per_region
 ratios = st.one_of(st.floats(0.01, 0.97), st.sampled_from([0.25, 0.5, 0.75]))
 batches = st.integers(1, 3)
 
-toma = partial(ToMA, quota="equal")  # regions that share a number: test_allotment.py
+# regions that share a number: test_allotment.py
+toma = partial(ToMA, quota="equal")
+paper = partial(ToMA.tile, quota="equal")
+methods = st.sampled_from([toma, paper])
 
 
 @st.composite
@@ -34,13 +38,13 @@ def grids_with_regions(draw: st.DrawFn) -> tuple[Grid, Regions]:
 
 
 @settings(max_examples=60)
-@given(grids_with_regions(), ratios, batches, st.sampled_from(DTYPES), st.integers(0, 99))
+@given(grids_with_regions(), methods, ratios, batches, st.sampled_from(DTYPES), st.integers(0, 99))
 def test_weights_sum_to_one_and_constants_survive(
-    where: tuple[Grid, Regions], ratio: float, batch: int, dtype: torch.dtype, seed: int
+    where: tuple[Grid, Regions], method: Callable[..., ToMA], ratio: float, batch: int, dtype: torch.dtype, seed: int
 ) -> None:
     grid, cut = where
     tokens = random_tokens(grid, batch, 6, seed, dtype)
-    plan = toma(ratio, regions=cut).plan(tokens, grid)
+    plan = method(ratio, regions=cut).plan(tokens, grid)
     rounding = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     columns = plan.unmerge_matrix.float().sum(-1)[:, plan.layout.mask]
     assert torch.allclose(columns, torch.ones_like(columns), atol=rounding)
@@ -52,11 +56,13 @@ def test_weights_sum_to_one_and_constants_survive(
 
 
 @settings(max_examples=60)
-@given(grids_with_regions(), ratios, batches)
-def test_shapes_and_realised_ratio(where: tuple[Grid, Regions], ratio: float, batch: int) -> None:
+@given(grids_with_regions(), methods, ratios, batches)
+def test_shapes_and_realised_ratio(
+    where: tuple[Grid, Regions], method: Callable[..., ToMA], ratio: float, batch: int
+) -> None:
     grid, cut = where
     tokens = random_tokens(grid, batch, 4, 3)
-    plan = toma(ratio, regions=cut).plan(tokens, grid)
+    plan = method(ratio, regions=cut).plan(tokens, grid)
     layout = cut.layout(grid)
     assert plan.kept == layout.regions * kept_per_region(ratio, layout) <= grid.tokens
     assert plan.merge(tokens).shape == (batch, plan.kept, 4)
@@ -68,8 +74,10 @@ def test_shapes_and_realised_ratio(where: tuple[Grid, Regions], ratio: float, ba
 
 
 @settings(max_examples=40)
-@given(grids(small_sides), regions(), st.integers(0, 99))
-def test_every_token_a_destination_is_the_identity(grid: Grid, cut: Regions, seed: int) -> None:
+@given(grids(small_sides), regions(), methods, st.integers(0, 99))
+def test_every_token_a_destination_is_the_identity(
+    grid: Grid, cut: Regions, method: Callable[..., ToMA], seed: int
+) -> None:
     """Where regions are equal and every token stays, and no two tokens are too alike for the temperature."""
     layout = cut.layout(grid)
     assume(not layout.padded)
@@ -78,7 +86,7 @@ def test_every_token_a_destination_is_the_identity(grid: Grid, cut: Regions, see
     unit = torch.nn.functional.normalize(tokens, dim=-1)
     alike = (unit @ unit.transpose(1, 2) - 2 * torch.eye(grid.tokens)).amax()
     assume(alike < 1 - 20 * temperature)
-    plan = toma(1e-9, regions=cut, temperature=temperature).plan(tokens, grid)
+    plan = method(1e-9, regions=cut, temperature=temperature).plan(tokens, grid)
     assert plan.kept == grid.tokens
     assert torch.allclose(plan.unmerge(plan.merge(tokens)), tokens, atol=1e-4)
 
@@ -89,7 +97,7 @@ def test_cold_merge_is_the_mean_of_each_cluster(where: tuple[Grid, Regions], rat
     """At low temperature: plain averages, and the transpose copies them back."""
     grid, cut = where
     tokens = random_tokens(grid, 1, 32, seed)
-    plan = toma(ratio, regions=cut, temperature=1e-6, unmerge="transpose").plan(tokens, grid)
+    plan = paper(ratio, regions=cut, temperature=1e-6).plan(tokens, grid)
     home = _nearest_destination(tokens[0], plan)
     assume(home is not None)
     assert home is not None
@@ -121,7 +129,7 @@ def test_samples_do_not_see_each_other(where: tuple[Grid, Regions], ratio: float
     """share="sample": permuted samples give permuted plans, and a sample alone gives the same plan."""
     grid, cut = where
     tokens = random_tokens(grid, 3, 8, seed)
-    method = toma(ratio, regions=cut, share="sample")
+    method = paper(ratio, regions=cut, share="sample")
     plan, order = method.plan(tokens, grid), [2, 0, 1]
     permuted = method.plan(tokens[order], grid)
     alone = method.plan(tokens[1:2], grid)
@@ -138,9 +146,9 @@ def test_whole_attention_reaches_over_tiles() -> None:
     """A token whose like is a destination of another tile merges there: the paper's plain ToMA."""
     grid, generator = Grid(8, 8), torch.Generator().manual_seed(0)
     tokens = torch.randn(1, 64, 16, generator=generator)
-    method = toma(0.5, regions=Tiles(4), attention_regions=Whole())
+    method = paper(0.5, regions=Tiles(4), attention_regions=Whole())
     plan = method.plan(tokens, grid)
-    local = toma(0.5, regions=Tiles(4)).plan(tokens, grid)
+    local = paper(0.5, regions=Tiles(4)).plan(tokens, grid)
     assert sorted(plan.destinations[0].tolist()) == sorted(local.destinations[0].tolist())
     assert plan.merge_matrix.shape == (1, 1, 32, 64)
     assert plan.coverage > local.coverage
@@ -161,20 +169,21 @@ def test_attention_regions_that_cut_selection_regions() -> None:
         toma(0.5, regions=Tiles(4), attention_regions=Stripes(8)).plan(torch.randn(1, 64, 4), Grid(8, 8))
 
 
-def test_who_shares_destinations() -> None:
+@pytest.mark.parametrize("method", [toma, paper], ids=["ours", "paper"])
+def test_who_shares_destinations(method: Callable[..., ToMA]) -> None:
     tokens, grid = torch.randn(4, 64, 8), Grid(8, 8)
     chosen = {
-        share: toma(0.5, share=share).plan(tokens, grid, passes=2).destinations
+        share: method(0.5, share=share).plan(tokens, grid, passes=2).destinations
         for share in ("sample", "prompt", "batch")
     }
     assert not torch.equal(chosen["sample"][0], chosen["sample"][2])
     assert torch.equal(chosen["prompt"][0], chosen["prompt"][2]), "sample 0 unguided and guided"
     assert not torch.equal(chosen["prompt"][0], chosen["prompt"][1])
     assert (chosen["batch"] == chosen["batch"][:1]).all()
-    weights = toma(0.5, share="batch").plan(tokens, grid).merge_matrix
+    weights = method(0.5, share="batch").plan(tokens, grid).unmerge_matrix
     assert not torch.allclose(weights[0], weights[1]), "weights stay each sample's own"
     with pytest.raises(ShapeError, match="2 guidance passes"):
-        toma(0.5).plan(tokens[:3], grid, passes=2)
+        method(0.5).plan(tokens[:3], grid, passes=2)
 
 
 def test_shared_selection_maximises_the_mean() -> None:
@@ -182,7 +191,7 @@ def test_shared_selection_maximises_the_mean() -> None:
     from tomadiff.select import cosines, facility_location
 
     tokens = torch.randn(2, 16, 8)
-    plan = toma(0.5, share="batch", regions=Whole()).plan(tokens, Grid(4, 4))
+    plan = paper(0.5, share="batch", regions=Whole()).plan(tokens, Grid(4, 4))
     mean = ((cosines(tokens)[0] + 1) / 2).mean(0, keepdim=True)
     value = facility_location(similarity=mean, count=8).value.item()
     reached = mean[0][:, plan.destinations[0]].amax(-1).sum().item()
@@ -216,12 +225,13 @@ def test_plans_move_and_describe_themselves() -> None:
     assert "coverage" in text
 
 
-def test_a_plan_serves_batches_that_repeat_its_samples() -> None:
+@pytest.mark.parametrize("method", [toma, paper], ids=["ours", "paper"])
+def test_a_plan_serves_batches_that_repeat_its_samples(method: Callable[..., ToMA]) -> None:
     tokens = torch.randn(2, 16, 4)
-    plan = toma(0.5, share="sample").plan(tokens, Grid(4, 4))
+    plan = method(0.5, share="sample").plan(tokens, Grid(4, 4))
     twice = plan.merge(tokens.repeat(2, 1, 1))
     assert torch.allclose(twice[2:], plan.merge(tokens))
-    assert toma(0.5).reweigh(plan, tokens.repeat(2, 1, 1)).merge_matrix.shape[0] == 4
+    assert method(0.5).reweigh(plan, tokens.repeat(2, 1, 1)).merge_matrix.shape[0] == 4
     with pytest.raises(ShapeError, match="batch of 3"):
         plan.merge(torch.randn(3, 16, 4))
     with pytest.raises(ShapeError, match="keeps 8"):
@@ -241,10 +251,13 @@ def test_identity_is_bit_exact() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("logits", ["cosine", "dot"])
 @pytest.mark.parametrize("unmerge", UNMERGES)
-def test_broken_tokens_poison_only_their_own_region(bad: float, logits: str, unmerge: str) -> None:
+@pytest.mark.parametrize("method", [toma, paper], ids=["ours", "paper"])
+def test_broken_tokens_poison_only_their_own_region(
+    bad: float, logits: str, unmerge: str, method: Callable[..., ToMA]
+) -> None:
     grid, tokens = Grid(9, 9), torch.randn(2, 81, 8)
     tokens[0, 0, 3] = bad
-    plan = toma(0.5, regions=Tiles(3), logits=logits, unmerge=unmerge, share="sample").plan(tokens, grid)
+    plan = method(0.5, regions=Tiles(3), logits=logits, unmerge=unmerge, share="sample").plan(tokens, grid)
     assert plan.merge_matrix.isfinite().all()
     assert plan.unmerge_matrix.isfinite().all()
     assert 0 not in plan.destinations[0].tolist()
@@ -257,10 +270,11 @@ def test_broken_tokens_poison_only_their_own_region(bad: float, logits: str, unm
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fill", [0.0, float("nan"), 1e4])
-def test_uniform_and_hopeless_grids_do_not_crash(dtype: torch.dtype, fill: float) -> None:
+@pytest.mark.parametrize("method", [toma, paper], ids=["ours", "paper"])
+def test_uniform_and_hopeless_grids_do_not_crash(dtype: torch.dtype, fill: float, method: Callable[..., ToMA]) -> None:
     tokens = torch.full((1, 35, 4), fill, dtype=dtype)
     for cut in (Whole(), Tiles(2), Stripes(6)):
-        plan = toma(0.5, regions=cut, temperature=1e-6).plan(tokens, Grid(5, 7))
+        plan = method(0.5, regions=cut, temperature=1e-6).plan(tokens, Grid(5, 7))
         assert plan.merge_matrix.isfinite().all()
         assert torch.allclose(plan.merge(torch.ones_like(tokens)).float(), torch.tensor(1.0), atol=3e-2)
 
@@ -268,5 +282,5 @@ def test_uniform_and_hopeless_grids_do_not_crash(dtype: torch.dtype, fill: float
 def test_a_destination_that_nobody_joins_stands_for_itself() -> None:
     """With raw inner products even the destination itself may prefer a longer one."""
     tokens = torch.tensor([[[100.0, 0.0], [1.0, 0.1], [-50.0, 0.0], [0.0, 9.0]]])
-    plan = toma(1e-9, regions=Whole(), logits="dot").plan(tokens, Grid(2, 2))
+    plan = paper(1e-9, regions=Whole(), logits="dot").plan(tokens, Grid(2, 2))
     assert torch.allclose(plan.merge_matrix.sum(-1), torch.tensor(1.0))

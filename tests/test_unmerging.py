@@ -17,7 +17,7 @@ from tomadiff.unmerging import least_squares, newton_inverse
 
 def error(tokens: Tensor, grid: Grid, **setting: object) -> float:
     """Length of what merging and unmerging ``tokens`` ``(B, N, C)`` loses."""
-    plan = ToMA(**setting).plan(tokens, grid)  # type: ignore[arg-type]
+    plan = ToMA.tile(**setting).plan(tokens, grid)  # type: ignore[arg-type]
     return float((plan.unmerge(plan.merge(tokens)) - tokens).norm())
 
 
@@ -48,7 +48,7 @@ def test_reconstructs_no_worse(
 @pytest.mark.parametrize("unmerge", ["pseudo-inverse", "least-squares"])
 def test_nothing_but_duplicates_come_back(unmerge: str) -> None:
     tokens = torch.ones(1, 16, 4)
-    plan = ToMA(0.5, unmerge=unmerge).plan(tokens, Grid(4, 4))  # type: ignore[arg-type]
+    plan = ToMA.tile(0.5, unmerge=unmerge).plan(tokens, Grid(4, 4))  # type: ignore[arg-type]
     assert torch.allclose(plan.unmerge(plan.merge(tokens)), tokens, atol=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_tokens_between_two_destinations_come_back_between_them() -> None:
 def test_every_row_sums_to_one() -> None:
     """A layer that adds the same to every merged token adds the same to every token."""
     tokens = random_tokens(Grid(12, 12), 2, 8, seed=0)
-    plan = ToMA(0.5, unmerge="least-squares").plan(tokens, Grid(12, 12))
+    plan = ToMA.tile(0.5, unmerge="least-squares").plan(tokens, Grid(12, 12))
     assert torch.allclose(plan.unmerge_matrix.sum(-1), torch.tensor(1.0), atol=1e-4)
 
 
@@ -87,15 +87,15 @@ def test_it_is_the_constrained_minimum() -> None:
 
 def test_tokens_too_large_to_square_keep_the_transpose() -> None:
     tokens = random_tokens(Grid(4, 4), 1, 8, seed=0) * 1e30
-    plan, simple = (ToMA(0.5, unmerge=kind).plan(tokens, Grid(4, 4)) for kind in ("least-squares", "transpose"))  # type: ignore[arg-type]
+    plan, simple = (ToMA.tile(0.5, unmerge=kind).plan(tokens, Grid(4, 4)) for kind in ("least-squares", "transpose"))  # type: ignore[arg-type]
     assert torch.equal(plan.unmerge_matrix, simple.unmerge_matrix)
 
 
 def test_padding_takes_no_part() -> None:
     """An uneven grid: rows of real tokens are what they would be without padded neighbours."""
     tokens = random_tokens(Grid(5, 7), 1, 8, seed=1)
-    plan = ToMA(0.5, regions=Tiles(3), unmerge="least-squares").plan(tokens, Grid(5, 7))
-    simple = ToMA(0.5, regions=Tiles(3)).plan(tokens, Grid(5, 7))
+    plan = ToMA.tile(0.5, regions=Tiles(3), unmerge="least-squares").plan(tokens, Grid(5, 7))
+    simple = ToMA.tile(0.5, regions=Tiles(3)).plan(tokens, Grid(5, 7))
     assert plan.layout.padded
     assert (plan.unmerge(plan.merge(tokens)) - tokens).norm() < (simple.unmerge(simple.merge(tokens)) - tokens).norm()
 

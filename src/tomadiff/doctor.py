@@ -129,7 +129,7 @@ def _check_plan(device: torch.device) -> None:
     """Tokens that come in equal pairs lose nothing when half of them merge."""
     half = torch.randn(1, 8, 16, 32, generator=torch.Generator().manual_seed(0))
     tokens = half.repeat_interleave(2, dim=1).reshape(1, 256, 32).to(device)
-    plan = tomadiff.ToMA(0.5).plan(tokens, tomadiff.Grid(16, 16))
+    plan = tomadiff.ToMA.paper(0.5).plan(tokens, tomadiff.Grid(16, 16))
     error = (plan.unmerge(plan.merge(tokens)) - tokens).abs().max().item()
     if plan.kept != 128 or error > 1e-3:
         raise AssertionError(f"{plan.kept} of 256 tokens kept, error {error:.1e}")

@@ -15,7 +15,6 @@ from torch import Tensor
 from tomadiff.errors import ShapeError
 from tomadiff.grid import Grid
 from tomadiff.plan import Plan, Share, by_group, group_count, repeat_to
-from tomadiff.select import cosines
 
 Fuse = Literal["mean", "mlerp", "prune"]
 
@@ -146,8 +145,8 @@ def match(
     """
     batch, groups = tokens.shape[0], group_count(tokens.shape[0], share, passes)
     source, target = split_windows(grid, stride, generator, tokens.device)
-    cosine = cosines(torch.cat([tokens[:, target], tokens[:, source]], dim=1), _first(len(target), tokens))[0]
-    scores = by_group(cosine[:, :, len(target) :], groups).mean(0).transpose(1, 2)  # (G, sources, targets)
+    units = _units(tokens)
+    scores = by_group(torch.matmul(units[:, source], units[:, target].transpose(1, 2)), groups).mean(0)  # (G, src, dst)
     best, nearest = scores.max(dim=-1)
     order = best.argsort(dim=-1, descending=True)
     joined = min(int(grid.tokens * ratio), len(source))
@@ -166,9 +165,15 @@ def match(
     )
 
 
-def _first(count: int, tokens: Tensor) -> Tensor:
-    """``(B, count)`` the first places."""
-    return torch.arange(count, device=tokens.device).expand(tokens.shape[0], -1)
+def _units(tokens: Tensor) -> Tensor:
+    """Tokens of length one; those that have no direction are zero.
+
+    Divided before they are multiplied, unlike :func:`tomadiff.select.cosines`: that is how the ``tomesd`` package does
+    it, and nearly equal scores have to fall the same way.
+    """
+    rows = tokens.float()
+    units: Tensor = rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return units.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _home(grid: Grid, stay: Tensor, sources: Tensor, targets: Tensor) -> Tensor:

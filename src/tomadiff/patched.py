@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
@@ -29,7 +30,7 @@ from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block, reusing_op
-from tomadiff.slots import Dice, Moment, Planner, Slot
+from tomadiff.slots import LAST_TURN, Dice, Moment, Planner, Slot
 
 logger = logging.getLogger("tomadiff")
 
@@ -74,7 +75,7 @@ class PatchedModel:
         self.name, self.outer, self.model = name, model, unwrap(model)
         self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
         self.family: Family = family_of(self.model)
-        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment(dice=Dice(method.seed))
+        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
         self.guard: Guard | None = None
@@ -98,7 +99,7 @@ class PatchedModel:
         old = self.model.__dict__.get(MARK)
         if old is not None:
             old.take_off()
-        self.is_on, self.calls = True, 0
+        self.is_on, self.calls, self.moment.dice = True, 0, Dice(self.method.seed)
         self.choice, self._choices = None, {}
         self.model.__dict__[MARK] = self
         try:
@@ -106,7 +107,7 @@ class PatchedModel:
                 inject(module, _FUNCTIONS.get(site.kind, self._op), site)
             self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
-            self._end = EndOfPicture(self.model, self.clock.begin)
+            self._end = EndOfPicture(self.model, self._end_picture)
         except BaseException:
             self.take_off()
             raise
@@ -136,7 +137,7 @@ class PatchedModel:
                 self.__dict__.pop(ending).stop()
         self.model.__dict__.pop(MARK, None)
         for slot in self.slots:
-            slot.plan, slot.active = None, False
+            slot.plan, slot.active, slot.carries = None, False, False
             slot.planner.kept.clear()
         self._last_report = self._described()
         self.slots, self.sites, self.homes, self.gates, self.scene = [], [], {}, [], None
@@ -237,11 +238,15 @@ class PatchedModel:
             self._adopt(self._chosen(self.budget, call, arranged))
         for slot in self.slots:
             slot.trains = trains
-            self._tell(slot, call, arranged)
+            self._tell(slot, call, arranged, learns)
         if self._refused():
             self.warn_once(_NO_GAIN)
         self.moment.passes = self._passes(call.image)
         self.calls += 1
+
+    def _end_picture(self) -> None:
+        self.clock.begin()
+        self._forget()
 
     def _forget(self) -> None:
         """Drop what was kept of the last picture: every picture is drawn as if it were the first."""
@@ -255,7 +260,7 @@ class PatchedModel:
         verdicts = () if self.guard is None else self.guard.verdicts.values()
         return bool(verdicts) and not any(verdict.admits for verdict in verdicts)
 
-    def _tell(self, slot: Slot, call: Call, arranged: bool) -> None:
+    def _tell(self, slot: Slot, call: Call, arranged: bool, learns: bool) -> None:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
         tick, image = self.moment.tick, call.image
         planner = slot.planner
@@ -264,11 +269,13 @@ class PatchedModel:
         slot.turn, slot.reuses = tick.turn, self.schedule.reuses_at(tick.step, tick.total)
         if grid is None:
             slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
-        slot.active = grid is not None and self.schedule.merges_at(tick.step, tick.total) and planner.ratio() > 0
-        if slot.active and self.guard is not None:
+        merges = grid is not None and planner.ratio() > 0
+        if merges and self.guard is not None:
             scale = Scale.of(image, call["encoder_hidden_states"], self._dtype(image), arranged)
-            slot.active = scale is None or self.guard.admits(slot, scale)
-        if slot.active:
+            merges = scale is None or self.guard.admits(slot, scale)
+        slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
+        slot.carries = merges and self.method.carries and not learns and tick.turn <= LAST_TURN
+        if slot.active or slot.carries:  # unmerged steps before the first merged one leave answers to go on from
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
     def _dtype(self, image: Tensor) -> torch.dtype:
@@ -409,7 +416,7 @@ class PatchedModel:
             plans_made=planner.plans_made,
             weights_made=planner.weights_made,
             coverage=None if plan is None else _mean_coverage(plan),
-            bytes_held=_bytes_held(slot),
+            bytes_held=_bytes_held(slot, [site for _, site in self.sites if site.slot is slot]),
             bypassed=dict(slot.bypassed),
             left_out=0 if verdict is None else verdict.left_out,
             expected=None if verdict is None or not verdict.merged else verdict.unmerged / verdict.merged,
@@ -426,8 +433,9 @@ def _mean_coverage(plan: Plan) -> float:
     return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
 
 
-def _bytes_held(slot: Slot) -> int:
-    """Plans share tensors with each other, so each tensor counts once."""
+def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
+    """Plans and what sites gave last; plans share tensors with each other, so each tensor counts once."""
     plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
-    tensors = {id(tensor): tensor for plan in plans for tensor in plan.state}
+    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
+    tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -263,7 +263,7 @@ class MergePlan(Plan):
         moved = replace(
             layout, index=layout.index.to(device), mask=layout.mask.to(device), inverse=layout.inverse.to(device)
         )
-        return MergePlan(
+        return type(self)(
             moved,
             self.places.to(device),
             self.merge_matrix.to(device, dtype),
@@ -277,10 +277,24 @@ class MergePlan(Plan):
     def __repr__(self) -> str:
         layout = self.layout
         return (
-            f"MergePlan({self.grid} tokens: {self.tokens} → {self.kept} ({self.realised_ratio:.1%} merged away), "
-            f"{layout.regions} regions of {layout.length}, batch {self.merge_matrix.shape[0]}, "
+            f"{type(self).__name__}({self.grid} tokens: {self.tokens} → {self.kept} "
+            f"({self.realised_ratio:.1%} merged away), {layout.regions} regions of {layout.length}, "
+            f"batch {self.merge_matrix.shape[0]}, "
             f"coverage {self.coverage.mean().item():.4f}, {self.nbytes / 1024:.0f} KiB {self.merge_matrix.dtype})"
         )
+
+
+@dataclass(eq=False, repr=False)
+class PickPlan(MergePlan):
+    """A plan whose merged tokens are the destinations' own: they are moved, and nothing is computed."""
+
+    def merge(self, tokens: Tensor) -> Tensor:
+        """``(B, N, C)`` → ``(B, K, C)``: the destinations, as they are."""
+        rows, (batch, count, width) = self.destinations, tokens.shape
+        if self.shared or rows.shape[0] == 1:
+            return tokens.index_select(1, rows[0])
+        rows = repeat_to(rows, batch) + torch.arange(0, batch * count, count, device=rows.device)[:, None]
+        return tokens.reshape(batch * count, width).index_select(0, rows.flatten()).view(batch, -1, width)
 
 
 def group_count(batch: int, share: Share, passes: int) -> int:

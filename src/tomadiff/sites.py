@@ -56,7 +56,7 @@ class Site:
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
         inner: set by :func:`tomadiff.inject.inject`.
-        last: what an op that reuses its results gave last, by pass of the step.
+        last: what it gave last, for those who reuse it (by pass of the step) or carry it on (see :func:`_spread`).
         pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
     """
 
@@ -69,7 +69,7 @@ class Site:
     joint: bool = False
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
-    last: dict[int, Any] = field(default_factory=dict, repr=False)
+    last: dict[Any, Any] = field(default_factory=dict, repr=False)
     pays: bool = True
 
 
@@ -77,10 +77,13 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     """``unmerge(op(merge(x)))`` for attention and feed-forward; text and other inputs pass as they are."""
     site: Site = getattr(self, DATA)
     if not ready_to_merge(site, hidden_states, args, kwargs):
-        return site.inner(self, hidden_states, *args, **kwargs)
+        result = site.inner(self, hidden_states, *args, **kwargs)
+        if site.slot.carries:
+            _map_outputs(site, result, _noted)
+        return result
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
-    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), site.slot.unmerge)
+    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), _spread)
 
 
 def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -103,12 +106,21 @@ def _first_tensor(result: Any) -> Tensor:
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``x + unmerge(block(m) − m)`` with ``m = merge(x)``: the residual stream keeps its full length."""
     site: Site = getattr(self, DATA)
+    slot = site.slot
     if not ready_to_merge(site, hidden_states, args, kwargs):
-        return site.inner(self, hidden_states, *args, **kwargs)
+        result = site.inner(self, hidden_states, *args, **kwargs)
+        if slot.carries:
+            _map_outputs(site, result, lambda site, place, image: _noted(site, place, image - hidden_states))
+        return result
     args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
-    merged = site.slot.merge(hidden_states)
-    result = site.inner(self, merged, *args, **kwargs)
-    return _map_outputs(site, result, lambda image: site.slot.unmerge_add(image - merged, hidden_states))
+    merged = slot.merge(hidden_states)
+
+    def added(site: Site, place: int, image: Tensor) -> Tensor:
+        if slot.carries:
+            return hidden_states + _spread(site, place, image - merged)
+        return slot.unmerge_add(image - merged, hidden_states)
+
+    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), added)
 
 
 def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +138,7 @@ class Passage:
 
     def _order(self) -> Layout | None:
         """One for all slots of a stack: they cut the same grid into the same regions."""
-        return next((slot.order for slot in self.slots if slot.active), None)
+        return next((slot.order for slot in self.slots if slot.active or slot.carries), None)
 
     def enter(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` in raster order → in the order of the plans."""
@@ -139,10 +151,37 @@ class Passage:
         return tokens if order is None else order.restore(tokens)
 
 
-def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _map_outputs(site: Site, result: Any, change: Callable[[Site, int, Tensor], Tensor]) -> Any:
+    """``change(site, place, item)`` instead of every image-length item of what a call returned."""
     if isinstance(result, Tensor):
-        return change(result)
-    return tuple(change(item) if place in site.outputs else item for place, item in enumerate(result))
+        return change(site, 0, result)
+    return tuple(change(site, place, item) if place in site.outputs else item for place, item in enumerate(result))
+
+
+# ---------------------------------------------------------------------------------------------- back to all tokens
+def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
+    """What merged tokens were given, ``(B, K + tail, C)``, for all tokens, ``(B, N + tail, C)``.
+
+    Where answers are carried on, only their change since the last call is unmerged: a token that was merged away keeps
+    the answer of its own that it had, and moves with its neighbours.
+    """
+    slot = site.slot
+    last = site.last.get(_entry(slot, place)) if slot.carries else None
+    if last is None or not slot.could_give(last, answer):
+        return _noted(site, place, slot.unmerge(answer))
+    return _noted(site, place, slot.unmerge_add(answer - slot.merge(last), last))
+
+
+def _noted(site: Site, place: int, answer: Tensor) -> Tensor:
+    """``answer`` ``(B, N + tail, C)``, kept for the next step where answers are carried on."""
+    if site.slot.carries and site.pays:
+        site.last[_entry(site.slot, place)] = answer
+    return answer
+
+
+def _entry(slot: Slot, place: int) -> tuple[int, int, bool]:
+    """Answers of one pass of the step, of one output, with tokens in one order."""
+    return slot.turn, place, slot.order is not None
 
 
 # ---------------------------------------------------------------------------------------------- when not to merge

@@ -77,7 +77,7 @@ class Kept:
 Watcher = Callable[["Planner", Tensor], None]
 """Told of a planner, whose ``last`` plan is the one to be used, and of the tokens ``(B, N, C)`` of the call."""
 
-_LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
+LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
 
 
 class Planner:
@@ -122,7 +122,7 @@ class Planner:
             self.kept.clear()
             self.generation = tick.generation
         image = tokens[:, : self.grid.tokens].detach()
-        turn, ratio = min(tick.turn, _LAST_TURN), self.ratio()
+        turn, ratio = min(tick.turn, LAST_TURN), self.ratio()
         self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), self._key(tokens, ratio), image)
         if self.ratio() != ratio and not static:
             self.kept[turn] = self._selected(self._key(tokens, self.ratio()), image)
@@ -178,6 +178,7 @@ class Slot:
         trains: whether gradients of the model's weights are wanted.
         turn: which pass of the step the call is.
         reuses: whether ops give again what they gave last.
+        carries: whether what ops give is kept, and merged is how it changes; see :attr:`Method.carries`.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -186,7 +187,7 @@ class Slot:
         self.plan: Plan | None = None
         self.active = False
         self.tail = self.batch = self.turn = 0
-        self.trains = self.reuses = False
+        self.trains = self.reuses = self.carries = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None
@@ -254,6 +255,12 @@ class Slot:
         """Whether these are all tokens ``(B, N + tail, C)`` of the call: a plan made from some would not fit others."""
         grid = self.planner.grid
         return grid is not None and tuple(tokens.shape[:-1]) == (self.batch, grid.tokens + self.tail)
+
+    def could_give(self, last: Tensor, merged: Tensor) -> bool:
+        """Whether unmerging ``merged`` gives what ``last`` looks like; a chunk or another batch does not."""
+        assert self.plan is not None
+        like = merged.shape[0], self.plan.tokens + self.tail, merged.shape[2]
+        return tuple(last.shape) == like and last.dtype == merged.dtype
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N + tail, C)`` → ``(B, K + tail, C)``."""

@@ -16,12 +16,13 @@ from tomadiff.allotment import AllottedPlan, DensePlan, by_rank, is_kept, kept_i
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
-from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count
+from tomadiff.plan import Destinations, MergePlan, PickPlan, Share, by_group, group_count
 from tomadiff.select import Selection, Selector, cosines
 from tomadiff.unmerging import Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
+Merging = Literal["average", "pick"]
 
 _LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
@@ -138,13 +139,15 @@ def weigh(
     unmerge: Unmerge = "transpose",
     cosine: Tensor | None = None,
     kernels: Choice = "auto",
+    merging: Merging = "average",
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
     ``cosine`` ``(B, R, k, L)`` may be given where it is known already. ``kernels`` says whether plain torch makes and
-    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
+    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`). ``merging`` says whether a merged token
+    is the average of those that joined it, or the destination as it is.
     """
-    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge)
+    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge, merging)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, cosine)
     parts = layout.split(tokens) if cosine is None or logits == "dot" or unmerge == "least-squares" else None
@@ -157,10 +160,11 @@ def weigh(
         cosine, affinity = cosine.masked_fill(~kept, -1.0), affinity.masked_fill(~kept, float("-inf"))
     weights = _weights(affinity / temperature, layout.mask)
     mass = weights.sum(-1)
-    merge = _normalised(weights, mass, chosen.places)
+    own = torch.zeros_like(weights).scatter_(-1, chosen.places[..., None], 1.0)
+    merge = own if merging == "pick" else _normalised(weights, mass, own)
     if chosen.rows is not None:
         merge = merge * kept
-    plan = MergePlan(
+    plan = (PickPlan if merging == "pick" else MergePlan)(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
@@ -174,8 +178,12 @@ def weigh(
     return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge) -> str | None:
+def _without_kernel(
+    tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge, merging: Merging
+) -> str | None:
     """What only plain torch can do, in words."""
+    if merging != "average":
+        return f"merging={merging!r}"
     if chosen.rows is not None:
         return "quota='shared'"
     if tokens.requires_grad and torch.is_grad_enabled():
@@ -212,9 +220,8 @@ def _dot_products(parts: Tensor, places: Tensor) -> Tensor:
     return torch.matmul(picked, clean.transpose(-1, -2)).nan_to_num(0.0, largest, -largest).clamp(-largest, largest)
 
 
-def _normalised(weights: Tensor, mass: Tensor, places: Tensor) -> Tensor:
-    """Rows of ``weights`` ``(B, R, k, L)`` divided by their mass; a destination of no mass stands for itself."""
-    own = torch.zeros_like(weights).scatter_(-1, places[..., None], 1.0)
+def _normalised(weights: Tensor, mass: Tensor, own: Tensor) -> Tensor:
+    """Rows of ``weights`` ``(B, R, k, L)`` divided by their mass; a destination of no mass stands for its ``own``."""
     return torch.where(mass[..., None] > _LIGHTEST, weights / mass[..., None].clamp_min(_LIGHTEST), own)
 
 

@@ -187,7 +187,7 @@ class FamilyContract:
             calls = recorded(model, lambda: self.run(model, **self.inputs(*self.sizes[0], seeds=(0, 1))))
         assert all(call.plan.shared == self.shares_batch for call in calls)
         for call in calls:
-            assert not torch.equal(*call.plan.merge_matrix), "weights are each sample's own"
+            assert not torch.equal(*call.plan.unmerge_matrix), "weights are each sample's own"
 
     def _check_independence(self, method: Method) -> None:
         model = self.model()

@@ -14,7 +14,7 @@ from tests.tiny import Tiny
 
 FAMILIES = ("sdxl", "flux", "sd3", "pixart", "wan")
 LONG = [pytest.param(name, marks=pytest.mark.slow) if name != "pixart" else name for name in FAMILIES]
-STEPS = 20  # with the default schedule: destinations twice, weights two more times
+STEPS = 20  # with the default schedule the first is unmerged, and plans are made at all others
 REPEATED = {
     "sd3": ["JointTransformerBlock"],
     "pixart": ["BasicTransformerBlock"],
@@ -64,7 +64,7 @@ def eager_pictures(drawer: Tiny, **settings: Any) -> tuple[Tensor, Tensor]:
     with tomadiff.apply(drawer.pipe, 0.5, **settings) as patch:
         merged = draw(drawer)
         levels = patch.report().models[0].levels
-    assert all(level.plans_made == STEPS // 10 for level in levels)  # or "no recompilation" would mean little
+    assert all(level.plans_made >= STEPS // 10 for level in levels)  # or "no recompilation" would mean little
     assert not torch.equal(unmerged, merged)
     return unmerged, merged
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 import tomadiff
 from tests import tiny
 from tests.adapters.contract import sites, traces
+from tomadiff import ToMA
 
 
 class LiveBytes(TorchDispatchMode):
@@ -119,10 +120,30 @@ def test_peak_of_live_bytes_is_below_the_unpatched_one(build: Callable[..., Any]
     """Plans included; on the step that makes them and on one that reuses them."""
     model, inputs = build()
     plain = peak(model, inputs)
-    with tomadiff.apply(model, 0.5, span=span):
+    with tomadiff.apply(model, ToMA.tile(0.5, span=span)):
         planning, reusing = peak(model, inputs), peak(model, {**inputs, "timestep": inputs["timestep"] * 0.9})
     assert planning < share * plain
     assert reusing < share * plain
+
+
+def test_what_is_carried_costs_memory_until_the_picture_is_done() -> None:
+    """One output of every merged layer, and of no step but the last."""
+    one = tiny.build("sdxl")
+    held: list[weakref.ref[Tensor]] = []
+
+    def look(_: Any, __: int, ___: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        gc.collect()
+        assert all(reference() is None for reference in held), "those of the step before"
+        held[:] = [weakref.ref(answer) for _, site in sites(one.model) for answer in site.last.values()]
+        assert len(held) == len(sites(one.model))
+        return tensors
+
+    with tomadiff.apply(one.pipe, 0.5):
+        one.draw(num_inference_steps=3, callback_on_step_end=look)
+        gc.collect()
+        assert held
+        assert all(reference() is None for reference in held)
+        assert not any(site.last for _, site in sites(one.model))
 
 
 def live_tensors() -> int:

@@ -51,8 +51,16 @@ def raster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     "method",
-    [ToMA(0.5), ToMA(0.5, scope="block"), ToMA(0.5, span="block"), ToMA(0.5, plans_from="block"), ToMA(0.25, skip=1)],
-    ids=lambda method: f"{method.scope}-{method.span}-{method.plans_from}-{method.skip}",
+    [
+        ToMA(0.5),
+        ToMA(0.5, span="block"),
+        ToMA.tile(0.5),
+        ToMA.tile(0.5, scope="block"),
+        ToMA.tile(0.5, span="block"),
+        ToMA.tile(0.5, plans_from="block"),
+        ToMA.tile(0.25, skip=1),
+    ],
+    ids=lambda method: f"{method.merging}-{method.scope}-{method.span}-{method.plans_from}-{method.skip}",
 )
 def test_the_order_inside_changes_nothing(unet: nn.Module, method: ToMA, raster: Any) -> None:
     with tomadiff.apply(unet, method):
@@ -64,7 +72,9 @@ def test_the_order_inside_changes_nothing(unet: nn.Module, method: ToMA, raster:
         assert orders(unet) == {False}
 
 
-@pytest.mark.parametrize("method", [ToMA.stripe(0.5), ToMA(0.5, regions=Tiles(6)), ToMA(0.5, regions=Stripes(count=8))])
+@pytest.mark.parametrize(
+    "method", [ToMA.stripe(0.5), ToMA.tile(0.5, regions=Tiles(6)), ToMA.tile(0.5, regions=Stripes(count=8))]
+)
 def test_regions_without_an_order_of_their_own_stay_in_raster_order(unet: nn.Module, method: ToMA) -> None:
     with tomadiff.apply(unet, method):
         run(unet)
@@ -114,7 +124,7 @@ class Copies(TorchDispatchMode):
 
 def copies(model: nn.Module) -> int:
     """Copies of a step that plans nothing."""
-    with tomadiff.apply(model, 0.5) as patch:
+    with tomadiff.apply(model, ToMA.tile(0.5)) as patch:
         patch.begin(steps=3)
         patch.step(0)
         run(model)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tomadiff
 from tests import tiny
 from tests.adapters.contract import sites
-from tomadiff import Schedule, Tiles
+from tomadiff import Schedule, Tiles, ToMA
 from tomadiff.report import LevelReport
 from tomadiff.slots import Slot
 
@@ -68,7 +68,7 @@ def test_flux_skips_its_first_blocks_in_the_papers_proportion(double: int, singl
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])  # schedulers without and with a step_index
 def test_destinations_last_ten_steps_and_weights_five(name: str) -> None:
     one = tiny.build(name)
-    with tomadiff.apply(one.pipe, 0.5) as patch:
+    with tomadiff.apply(one.pipe, ToMA.paper(0.5)) as patch:
         one.draw(num_inference_steps=20)
         assert made(patch) == [(2, 2), (2, 2)]
         assert all(slot.planner.last.layout is Tiles(4).layout(slot.plan.grid) for slot in slots(one.model))
@@ -76,9 +76,20 @@ def test_destinations_last_ten_steps_and_weights_five(name: str) -> None:
         assert made(patch) == [(3, 2), (3, 2)]
 
 
+@pytest.mark.parametrize("name", ["sd15", "sdxl"])
+def test_by_default_every_block_plans_at_every_step_but_the_first_of_twenty(name: str) -> None:
+    one = tiny.build(name)
+    blocks = sum(type(module).__name__ == "BasicTransformerBlock" for module in one.model.modules())
+    with tomadiff.apply(one.pipe, 0.5) as patch:
+        one.draw(num_inference_steps=20)
+        assert made(patch) == [(19, 0)] * blocks
+        one.draw(num_inference_steps=3)
+        assert made(patch) == [(19 + 3, 0)] * blocks
+
+
 def test_another_schedule() -> None:
     one = tiny.build("sdxl")
-    with tomadiff.apply(one.pipe, 0.5, schedule=Schedule(destinations_every=2, weights_every=1)) as patch:
+    with tomadiff.apply(one.pipe, ToMA.paper(0.5), schedule=Schedule(destinations_every=2, weights_every=1)) as patch:
         one.draw(num_inference_steps=5)
         assert made(patch) == [(3, 2), (3, 2)]
 
@@ -103,7 +114,7 @@ def test_passes_in_one_batch_share_destinations_and_not_weights() -> None:
     with tomadiff.apply(one.pipe, 0.5):
         one.draw(prompt=["a fox", "a hen"], num_inference_steps=2)
         for slot in slots(one.model):
-            places, weights = slot.plan.places, slot.plan.merge_matrix
+            places, weights = slot.plan.places, slot.plan.unmerge_matrix
             assert torch.equal(places[:2], places[2:]), "uncond and cond of a prompt"
             assert not torch.equal(places[0], places[1]), "two prompts"
             assert not torch.equal(weights[:2], weights[2:])
@@ -122,7 +133,7 @@ def test_no_guidance_no_sharing() -> None:
 )
 def test_separate_passes_share_destinations_and_not_weights(name: str, settings: dict[str, Any]) -> None:
     one = tiny.build(name)
-    with tomadiff.apply(one.pipe, 0.5) as patch:
+    with tomadiff.apply(one.pipe, ToMA.paper(0.5)) as patch:
         one.draw(num_inference_steps=12, **settings)
         (slot,) = slots(one.model)
         first, second = slot.planner.kept[0].plan, slot.planner.kept[1].plan
@@ -167,7 +178,7 @@ def test_every_kind_of_scheduler(kind: str) -> None:
     """A picture is the same whatever was drawn before it, and plans are made about as often as the steps say."""
     one = tiny.build("sd15")
     one.pipe.scheduler = getattr(schedulers, kind).from_config(one.pipe.scheduler.config)
-    with tomadiff.apply(one.pipe, 0.5) as patch:
+    with tomadiff.apply(one.pipe, ToMA.paper(0.5)) as patch:
         first = one.draw(num_inference_steps=6)
         (plans, weights), _ = made(patch)
         assert plans in ((1, 2) if kind in ("HeunDiscreteScheduler", "KDPM2DiscreteScheduler") else (1,))
@@ -175,6 +186,11 @@ def test_every_kind_of_scheduler(kind: str) -> None:
         one.draw(seed=5, num_inference_steps=6)
         assert torch.equal(one.draw(num_inference_steps=6), first)
         assert made(patch)[0] == (3 * plans, 3 * weights)
+    with tomadiff.apply(one.pipe, 0.5) as patch:  # with answers that are carried from call to call
+        first = one.draw(num_inference_steps=6)
+        one.draw(seed=5, num_inference_steps=6)
+        assert torch.equal(one.draw(num_inference_steps=6), first)
+        assert not patch.report().models[0].bypassed
 
 
 def test_a_size_may_change_between_pictures_and_within_a_patch() -> None:
@@ -209,10 +225,11 @@ def _controlled(one: tiny.Tiny) -> Any:
     return diffusers.StableDiffusionXLControlNetPipeline.from_pipe(one.pipe, controlnet=controlnet.eval())
 
 
-WAYS = {
+WAYS = {  # the pipeline, its inputs, and how many of five steps it takes
     "img2img": (
         lambda one: diffusers.StableDiffusionXLImg2ImgPipeline.from_pipe(one.pipe),
         lambda: {"image": _picture(), "strength": 0.6},
+        3,
     ),
     "inpaint": (
         lambda one: diffusers.StableDiffusionXLInpaintPipeline.from_pipe(one.pipe),
@@ -223,10 +240,12 @@ WAYS = {
             "height": 64,
             "width": 64,
         },
+        4,
     ),
     "controlnet": (
         _controlled,
         lambda: {"image": _picture(), "height": 64, "width": 64},
+        5,
     ),
 }
 
@@ -234,14 +253,14 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_ways_to_start_from_a_picture(way: str) -> None:
     """The pipelines share the UNet, so a patch of one holds for the other too."""
-    build, inputs = WAYS[way]
+    build, inputs, steps = WAYS[way]
     one = tiny.build("sdxl")
     started = tiny.Tiny(build(one), inputs(), steps=5)
     plain = started.draw()
     with tomadiff.apply(started.pipe, 0.5) as patch:
         merged = started.draw()
         assert torch.equal(started.draw(), merged)
-        assert {plans for plans, _ in made(patch)} == {2}
+        assert {plans for plans, _ in made(patch)} == {2 * steps}
         assert not patch.report().models[0].bypassed
     assert not torch.equal(merged, plain)
     assert torch.equal(started.draw(), plain)
@@ -257,4 +276,4 @@ def test_a_patched_unet_serves_another_pipeline() -> None:
         picture = other.draw()
         one.draw()
         assert torch.equal(other.draw(), picture)
-        assert {plans for plans, _ in made(patch)} == {3}
+        assert {plans for plans, _ in made(patch)} == {1 + 4 + 1}  # steps, of four at most

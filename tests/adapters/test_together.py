@@ -287,9 +287,11 @@ def test_saved_models_are_clean(family: str, tmp_path: Path) -> None:
     drawer.model.save_pretrained(tmp_path)
     loaded = type(drawer.model).from_pretrained(tmp_path).eval()
     assert "tomadiff" not in (tmp_path / "config.json").read_text()
-    setattr(drawer.pipe, drawer.part, loaded)
-    assert torch.equal(draw(drawer), plain)
-    assert torch.equal(draw_merged(drawer), merged)
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(weight, drawer.model.state_dict()[name])
+    setattr(drawer.pipe, drawer.part, loaded)  # weights that lie elsewhere in memory: some CPUs round otherwise then
+    assert torch.allclose(draw(drawer), plain, atol=1e-5)
+    assert torch.allclose(draw_merged(drawer), merged, atol=1e-4)
     patch.remove()
 
 

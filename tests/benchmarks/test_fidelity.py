@@ -14,8 +14,8 @@ from PIL import Image
 
 from benchmarks import fidelity, fidelity_pictures, fidelity_report, pareto
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
-from benchmarks.candidates import EVERY_STEP, RATIOS, SETS, Bench, best, digest, known, within
-from benchmarks.fidelity import Row, append, done, pairs_of, path_of
+from benchmarks.candidates import EVERY_STEP, RATIOS, SETS, TUNING, Bench, digest, known, within
+from benchmarks.fidelity import PROMISED_PAIRS, Row, append, done, pairs_of, path_of
 from benchmarks.fidelity_report import BEGIN, END
 from benchmarks.fidelity_results import Demand, Drawn, Results, demands, told
 from benchmarks.rows import read
@@ -49,12 +49,12 @@ def test_a_name_means_the_same_settings_in_every_set(model: str, steps: int) -> 
 
 
 def test_other_settings_are_another_candidate() -> None:
-    same = [Candidate.of("x", best(0.5), EVERY_STEP) for _ in range(2)]
+    same = [Candidate.of("x", ToMA(0.5), EVERY_STEP) for _ in range(2)]
     others = [
-        Candidate.of("x", ToMA(0.5, scope="level", unmerge="least-squares"), EVERY_STEP),
-        Candidate.of("x", best(0.5), Schedule(1, 1, start=0.1)),
-        Candidate("x 0.50", best(0.5), EVERY_STEP, DeepCache(2)),
-        Candidate("x 0.50", best(0.5), EVERY_STEP, DeepCache(3)),
+        Candidate.of("x", ToMA(0.5, scope="level"), EVERY_STEP),
+        Candidate.of("x", ToMA(0.5), Schedule(1, 1, start=0.1)),
+        Candidate("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(2)),
+        Candidate("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(3)),
     ]
     assert digest(same[0]) == digest(same[1])
     assert len({digest(one) for one in (*same, *others)}) == 5
@@ -66,10 +66,8 @@ def test_a_setting_that_is_new_and_off_leaves_candidates_as_they_were() -> None:
         new: bool = False
 
     Later.__name__ = "ToMA"
-    old = Candidate.of("x", best(0.5), EVERY_STEP)
-    off, on = (
-        replace(old, method=Later(0.5, scope="block", unmerge="least-squares", new=new)) for new in (False, True)
-    )
+    old = Candidate.of("x", ToMA(0.5), EVERY_STEP)
+    off, on = (replace(old, method=Later(0.5, new=new)) for new in (False, True))
     assert digest(off) == digest(old) != digest(on)
 
 
@@ -94,7 +92,7 @@ CACHES = [
     ("flux", TaylorSeer(3, before=2)),
     ("flux", TaylorSeer(3, before=2, lite=False)),
 ]
-UNMERGED = Candidate("nothing", best(0.0), EVERY_STEP)
+UNMERGED = Candidate("nothing", ToMA(0.0), EVERY_STEP)
 
 
 def drawn(drawer: Tiny, candidate: Candidate | None = None) -> tuple[bytes, int]:
@@ -125,7 +123,7 @@ def test_caches_save_operations_with_and_without_merging_and_come_off_again(
 ) -> None:
     drawer, plain = drawer_of(name)
     alone = drawn(drawer, replace(UNMERGED, around=cached))
-    both = drawn(drawer, Candidate("both", best(0.5), EVERY_STEP, cached))
+    both = drawn(drawer, Candidate("both", ToMA(0.5), EVERY_STEP, cached))
     assert both[1] < 0.95 * alone[1] < 0.9 * plain[1]
     assert len({plain[0], alone[0], both[0]}) == 3
     assert drawn(drawer) == plain
@@ -137,7 +135,7 @@ def test_extrapolated_attention_does_not_fit_tokens_that_merge_later() -> None:
     """Why TaylorSeer is compared in its lite mode; the guide says so."""
     late = Schedule(1, 1, start=0.5)
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        drawn(tiny.build("flux"), Candidate("late", best(0.5), late, TaylorSeer(3, before=2, lite=False)))
+        drawn(tiny.build("flux"), Candidate("late", ToMA(0.5), late, TaylorSeer(3, before=2, lite=False)))
 
 
 # ---------------------------------------------------------------------------------------------- drawing
@@ -185,11 +183,20 @@ def test_a_stopped_run_goes_on_where_it_was(trials: Counting, tmp_path: Path) ->
 
 def test_changed_settings_are_drawn_again(trials: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fidelity.run("sdxl", ["paper"], 1, 20, tmp_path)
-    monkeypatch.setattr(ToMA, "paper", classmethod(lambda cls, ratio=0.5: cls(ratio, scope="stack")))
+    monkeypatch.setattr(ToMA, "paper", classmethod(lambda cls, ratio=0.5: cls(ratio, selector="facility_location")))
     fidelity.run("sdxl", ["paper"], 1, 20, tmp_path)
     (results,) = Results.read(tmp_path, "sdxl")
     assert results.outdated == 3
     assert len(results.drawn["paper 0.50"].pictures) == 1
+
+
+def test_settings_are_chosen_by_other_pictures(trials: Counting, tmp_path: Path) -> None:
+    fidelity.run("sdxl", ["windows"], 2, 20, tmp_path)
+    chosen = {(row["prompt"], int(row["seed"])) for row in read(path_of(tmp_path, "sdxl", tuning=True))}
+    assert len(chosen) == 2
+    assert chosen.isdisjoint((prompt.text, seed) for prompt, seed in pairs_of(PROMISED_PAIRS))
+    with pytest.raises(SystemExit):
+        fidelity.main(["sdxl", "knobs", "paper", "--results", str(tmp_path)])
 
 
 def test_the_grid_has_a_column_for_each_method(trials: Counting, tmp_path: Path) -> None:
@@ -204,17 +211,17 @@ def made_up(folder: Path, pairs: int = 100, steps: int = 20, sets: Sequence[str]
     """Errors that follow from the cost; ours are a third, peers' twice as large, and some are ``worse`` still."""
     own = torch.Generator().manual_seed(0)
     hardness = torch.rand(pairs, generator=own) + 0.5
-    wanted = {one.name: one for name in sets for one in SETS[name](bench(steps=steps))}
-    for name, one in wanted.items():
+    wanted = {(one.name, name in TUNING): one for name in sets for one in SETS[name](bench(steps=steps))}
+    for (name, tuning), one in wanted.items():
         first = name.split()[0].strip(",")
         scale = {"ours": 30, "paper": 100}.get(first, 200) * worse.get(first, 1.0)
         error = scale * (1 - cost(one) + 0.05) * hardness
         rows = [
             Row("sdxl", steps, name, digest(one), prompt.text, seed, round(cost(one), 4), float(e), 30 - e / 10, 0.9,
                 float(e) / 1000)
-            for (prompt, seed), e in zip(pairs_of(pairs), error.tolist(), strict=True)
+            for (prompt, seed), e in zip(pairs_of(pairs, PROMISED_PAIRS * tuning), error.tolist(), strict=True)
         ]  # fmt: skip
-        append(path_of(folder, "sdxl"), rows)
+        append(path_of(folder, "sdxl", tuning), rows)
 
 
 def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
@@ -273,7 +280,7 @@ def test_a_page_without_results_says_so(tmp_path: Path, capsys: pytest.CaptureFi
 def test_half_a_run_says_what_is_missing(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=12, sets=("paper", "selectors"))
     text = fidelity_report.section(tmp_path)
-    assert "Not drawn yet: `peers` (0 of 13 settings)" in text
+    assert "`peers` (0 of 7 settings)" in text
     assert "`ours`" in text
     assert "| the paper's cost at 0.5 | – | paper 0.50 (.810) |" in text
     assert "| … random destinations | 0.5 | .810 |" in text

@@ -78,7 +78,7 @@ def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_fil
             opened.page.locator(".chosen").first,
         )
         first = after.get_attribute("src")
-        assert chosen.inner_text() == "ToMA (tile), 50%"
+        assert chosen.inner_text() == "ToMA, 50%"
         opened.page.locator(".pair").first.locator("label").nth(5).click()
         assert chosen.inner_text() == "ToMeSD, 75%"
         assert after.get_attribute("src") != first

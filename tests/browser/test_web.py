@@ -156,22 +156,22 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     assert float(cards["PSNR dB"]) < 100
     assert cards["speed-up"].endswith("×")
 
-    # The merge map: another view, level and step.
-    assert re.match(r"level 0, step 3: \d+ of 256 tokens \(16 × 16\) stay, coverage 0\.\d+", visit.text("#note p"))
+    # The merge map: another view, block and step.
+    assert re.match(r"block 0, step 3: \d+ of 256 tokens \(16 × 16\) stay, coverage 0\.\d+", visit.text("#note p"))
     shown = visit.picture("#map")
     source = visit.page.locator("#map img").get_attribute("src")  # before the click: it may take effect at once
     visit.page.locator("#view").get_by_text("Clusters").click()
     visit.page.wait_for_function("old => document.querySelector('#map img').getAttribute('src') !== old", arg=source)
     assert not np.array_equal(visit.picture("#map"), shown)
     note = visit.text("#note p")
-    visit.choose("level", "level 1 (8 × 8)")
+    visit.choose("where", "block 4 (8 × 8)")
     visit.changed("#note p", note)
-    assert "level 1, step 3" in visit.text("#note p")
+    assert "block 4, step 3" in visit.text("#note p")
     note = visit.text("#note p")
     visit.page.locator("#step input[type=range]").focus()
     visit.page.keyboard.press("ArrowLeft")
     visit.changed("#note p", note)
-    assert "level 1, step 2" in visit.text("#note p")
+    assert "block 4, step 2" in visit.text("#note p")
 
     # A smaller ratio: the unmerged picture is kept, the merged one is nearer to it.
     visit.page.locator("#ratio input[type=number]").fill("0.2")
@@ -400,7 +400,15 @@ def test_twenty_requests_in_a_row_leave_everything_as_it_was(
     visit: Visit, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, dice, sizes = unpatched(model), random.Random(0), []
-    methods = ["ToMA (tile)", "ToMA stripe", "ToMA once per block", "ToMeSD", "ToFu", "ToDo (ratio is its own)"]
+    methods = [
+        "ToMA",
+        "ToMA as in the paper",
+        "ToMA stripe",
+        "ToMA once per block",
+        "ToMeSD",
+        "ToFu",
+        "ToDo (ratio is its own)",
+    ]
     for turn in range(10 + 20):  # ten first, until Gradio has all its threads and every method its code
         visit.frugal(dice.randint(1, 3), dice.choice([64, 72, 96]))
         visit.type("seed", str(1000 + turn))

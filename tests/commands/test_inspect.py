@@ -41,7 +41,7 @@ def test_a_model_is_drawn_told_and_measured(model: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert sorted(Path(path).name for path in told["pictures"]) == sorted(PICTURES)
-    assert [level["name"] for level in told["levels"]] == ["level 0", "level 1"]
+    assert [level["name"] for level in told["levels"]] == [f"block {place}" for place in (0, 2, 4, 6, 8, 10)]
     for level in told["levels"]:
         assert level["kept"] == level["tokens"] // 4
         assert level["overlap"]["chance"] == 0.25

@@ -67,7 +67,7 @@ def test_a_check_on_pictures(check: Check, expected: Verdict, drawn: Drawn) -> N
 
 def test_a_finding_says_what_it_rests_on(drawn: Drawn) -> None:
     words = Better(SOFT, HARD, "mse").look(drawn).words
-    assert words.startswith("ToMA (tile) 25% against ToMA (tile) 75%: MSE -")
+    assert words.startswith("ToMA 25% against ToMA 75%: MSE -")
     assert "1.40× [1.40, 1.40] as fast as" in Faster(HARD, SOFT).look(drawn).words
 
 

@@ -59,23 +59,23 @@ def test_between_the_limit_and_no_merging_lies_the_price_of_merging() -> None:
 def test_planning_of_a_window_is_what_the_formulas_say() -> None:
     model, given = build("sd3", depth=2), inputs("sd3")
     tokens, width = 4096, 2432
-    matching = 2 * (tokens // 4) * tokens * width  # destinations × all, at every block and step
+    matching = 2 * (tokens // 4) * (tokens - tokens // 4) * width  # destinations × the others, at every block and step
     assert count_window(model, given, ToMeSD(0.5)).planning == 2 * matching
     similarity, weights = 2 * tokens * 16 * width, 2 * tokens * 8 * width  # in tiles of 16, once for all blocks
-    assert count_window(model, given, ToMA(0.5)).planning == pytest.approx((similarity + weights) / WINDOW)
+    assert count_window(model, given, ToMA.tile(0.5)).planning == pytest.approx((similarity + weights) / WINDOW)
     assert count_window(model, given, ToDo()).planning == 0
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:
     model, given = build("sd3", depth=1), inputs("sd3", 256)
     before = count(model, given)
-    count_window(model, given, ToMA(0.5))
+    count_window(model, given, ToMA.tile(0.5))
     assert count(model, given) == before
 
 
 def test_a_patch_without_data_says_what_it_knows() -> None:
     model = build("flux", depth=2)
-    with apply(model, ToMA(0.5, skip=0)) as patch, torch.no_grad():
+    with apply(model, ToMA.tile(0.5, skip=0)) as patch, torch.no_grad():
         patch.step(0)
         model(**inputs("flux", 512))
     (level,) = patch.report().models[0].levels

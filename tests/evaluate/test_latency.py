@@ -50,7 +50,7 @@ def test_a_window_is_put_together_from_its_kinds_of_step(monkeypatch: pytest.Mon
     thin_sd15(monkeypatch)
     model = build("sd15", "cpu", depth=1)
     workload = Step(model, "sd15", inputs("sd15", 64, "cpu"))
-    method, schedule = named("toma", 0.5)
+    method, schedule = named("toma-paper", 0.5)
     with apply(model, method, schedule=schedule) as patch:
         parts = workload.parts(patch)
     assert [(part.name, part.share) for part in parts] == [

@@ -25,7 +25,7 @@ def watched(drawn: tiny.Tiny, method: Any, schedule: Schedule, steps: int) -> tu
 
 
 def test_every_step_of_every_level_is_seen(sdxl: tiny.Tiny) -> None:
-    seen, _ = watched(sdxl, ToMA(0.5), Schedule(3, 2), 5)
+    seen, _ = watched(sdxl, ToMA.tile(0.5), Schedule(3, 2), 5)
     assert list(seen) == ["level 0", "level 1"]
     assert [look.step for look in seen["level 0"].looks] == [0, 1, 2, 3, 4]
     assert [look.step for look in seen["level 0"].looks if look.selected] == [0, 3]
@@ -34,12 +34,12 @@ def test_every_step_of_every_level_is_seen(sdxl: tiny.Tiny) -> None:
 
 
 def test_destinations_in_use_cover_less_and_less_than_fresh_ones(sdxl: tiny.Tiny) -> None:
-    looks = watched(sdxl, ToMA(0.75), Schedule(4, 4), 4)[0]["level 0"].looks
+    looks = watched(sdxl, ToMA.tile(0.75), Schedule(4, 4), 4)[0]["level 0"].looks
     lost = [look.fresh - look.coverage for look in looks]
     assert 0 == lost[0] < lost[1] < lost[3]
 
 
-@pytest.mark.parametrize("method", [ToMA(0.5), ToMA(0.5, selector="random"), ToMeSD(0.5)])
+@pytest.mark.parametrize("method", [ToMA(0.5), ToMA.tile(0.5), ToMA.tile(0.5, selector="random"), ToMeSD(0.5)])
 def test_watching_does_not_change_the_picture(sdxl: tiny.Tiny, method: Any) -> None:
     schedule = Schedule(2, 2)
     with apply(sdxl.pipe, method, schedule=schedule):
@@ -55,7 +55,7 @@ def test_a_watch_ends_with_its_patch(sdxl: tiny.Tiny) -> None:
     count = len(told)
     with apply(sdxl.pipe, 0.5):
         sdxl.draw(num_inference_steps=1)
-    assert count == len(told) == 2  # levels
+    assert count == len(told) == 11  # blocks
 
 
 @pytest.mark.parametrize(("family", "blocks"), [("sdxl", 11), ("flux", 5), ("sd3", 3), ("pixart", 2)])

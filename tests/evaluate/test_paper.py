@@ -40,7 +40,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 def test_a_table_of_pictures_has_the_rows_that_were_drawn(told: Told) -> None:
     outcome = drawn_outcome(EXPERIMENT, told, ["left out todo"])
     assert [[value for value, _ in row[:3]] for row in outcome.rows] == [
-        ["unmerged", "0%", "10"], ["ToMA (tile)", "50%", "10"], ["ToMA (tile)", "75%", "10"],
+        ["unmerged", "0%", "10"], ["ToMA", "50%", "10"], ["ToMA", "75%", "10"],
     ]  # fmt: skip
     assert outcome.headings[-1] == "MSE ↓"  # of the pixel metrics, the one that the paper shows
     assert outcome.rows[1][-1][1].startswith("[")

@@ -7,10 +7,12 @@ import pytest
 from diffusers import HeunDiscreteScheduler
 
 from tests.tiny import Tiny, build
+from tomadiff import Schedule, ToMA
 from tomadiff.cost import flop_counter
 from tomadiff.evaluate.generate import Question, Variant, draw, draw_together
 from tomadiff.evaluate.prompts import Prompt
-from tomadiff.evaluate.rehearsal import meter, rehearse
+from tomadiff.evaluate.rehearsal import Makes, meter, rehearse
+from tomadiff.evaluate.trials import Candidate
 
 QUESTION = Question(Variant(), Prompt("a fox"), 0)
 
@@ -21,7 +23,7 @@ def made(family: str, steps: int = 3, **settings: Any) -> tuple[Tiny, dict[str, 
     return tiny, {**tiny.settings, "num_inference_steps": steps, **settings}
 
 
-def drawn_flops(tiny: Tiny, call: dict[str, Any], variant: Variant) -> float:
+def drawn_flops(tiny: Tiny, call: dict[str, Any], variant: Makes) -> float:
     """Of all calls of the denoiser while a picture is really drawn."""
     forward, counted = tiny.model.forward, []
 
@@ -44,6 +46,19 @@ def drawn_flops(tiny: Tiny, call: dict[str, Any], variant: Variant) -> float:
 def test_a_count_is_what_drawing_takes(family: str, variant: Variant) -> None:
     tiny, call = made(family, steps=6 if variant.method == "toma" else 2)  # six: one selects, one reweighs, four reuse
     assert meter(tiny.pipe, QUESTION, call)(variant) == drawn_flops(tiny, call, variant)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(1, 1, ratio_from={0: 0.0, 1: 0.25, 2: 0.75}),
+        Schedule(2, 1, start=1, ratio_at_level={1: 0.75}, ratio_at_op={"feed_forward": 0.25}),
+    ],
+)
+def test_ratios_of_steps_levels_and_ops_count(schedule: Schedule) -> None:
+    tiny, call = made("sdxl")
+    candidate = Candidate("varying", ToMA.paper(0.5), schedule)
+    assert rehearse(tiny.pipe, QUESTION, call).flops(candidate) == drawn_flops(tiny, call, candidate)
 
 
 def test_every_call_counts_whatever_the_solver() -> None:

@@ -208,4 +208,4 @@ def test_a_run_without_baseline_still_has_numbers(tmp_path: Path) -> None:
     run = Run.begin(tmp_path / "run", {}, {})
     run.add(Sample("toma", 0.5, "a fox", 0, 1.0), Image.new("RGB", (32, 32)))
     text = page(tell([run.folder]), "Title")
-    assert "ToMA (tile)" in text
+    assert "ToMA, 50% merged" in text

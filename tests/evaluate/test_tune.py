@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import tomadiff
-from tomadiff import embedded
+from tomadiff import ToMA, embedded
 from tomadiff.errors import SettingError
 from tomadiff.evaluate import tune
 from tomadiff.evaluate.generate import Question, Variant
@@ -42,7 +43,28 @@ def test_only_what_spends_the_budget_is_tried(rehearsal: Rehearsal) -> None:
     field = tune.affordable(rehearsal, 0.8)
     assert field
     assert all(0.8 - tune.SLACK <= cost <= 0.8 for _, cost in field)
-    assert len(field) < len(list(tune.settings())) / 2
+    assert len(field) < len(list(tune.settings(rehearsal.steps))) / 2
+
+
+def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
+    offered = [one for one in tune.settings(20) if one.method.ratio == 0.5]
+    assert any(one.method == ToMA(0.5) and one.schedule == replace(ToMA().schedule, lenient=False) for one in offered)
+    for name, values in {
+        "carry": {True, False},
+        "merging": {"pick", "average"},
+        "selector": {"random", "facility_location"},
+    }.items():
+        assert {getattr(one.method, name) for one in offered} == values
+    assert len(offered) * len(tune.RATIOS) <= 120, "each costs pictures"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 20])
+def test_no_settings_are_offered_twice(steps: int) -> None:
+    offered = list(tune.settings(steps))
+    assert len({one.name for one in offered}) == len(offered)
+    dues = {(one.method, tuple(one.schedule.dues(steps))) for one in offered}
+    kept = {(one.method, one.schedule) for one in offered}
+    assert len(dues) == len(kept) or steps == 1, "other names for the same pictures"
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0])
@@ -59,7 +81,7 @@ def test_a_budget_out_of_reach_says_what_is_in_reach(rehearsal: Rehearsal) -> No
 
 @pytest.mark.slow
 def test_the_counted_cost_is_that_of_the_picture(pipe: Any, call: dict[str, Any], rehearsal: Rehearsal) -> None:
-    candidate = next(one for one in tune.settings() if one.name == "from 50%, every 1 0.50")
+    candidate = next(one for one in tune.settings(4) if one.name == "ours, from 40% 0.50")
     told = rehearsal.flops(candidate) / rehearsal.flops(Variant())
     assert Trials(pipe, call).cost(PAIRS[0], candidate) == pytest.approx(told, rel=0.02)
 
@@ -70,11 +92,10 @@ def test_the_nearest_wins_and_can_be_kept(
 ) -> None:
     monkeypatch.setattr(tune, "RATIOS", (0.5, 0.75))
     monkeypatch.setattr(tune, "STARTS", (0.0, 0.5))
-    monkeypatch.setattr(tune, "REFRESHES", (1,))
     monkeypatch.setattr(tune, "SLACK", 1.0)
     found = tune.search(pipe, call, PAIRS, 0.95)
     assert [one.error for one in found] == sorted(one.error for one in found)
-    assert found[0].candidate.name == "from 50%, every 1 0.50", "least merged, nearest"
+    assert found[0].candidate.name.endswith("from 50% 0.50"), "least merged, nearest"
     preset = tune.preset_of(found[0], "sdxl", 0.95, 4)
     preset.save(tmp_path / "mine.json")
     assert Preset.load(tmp_path / "mine.json") == preset

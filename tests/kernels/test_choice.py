@@ -21,7 +21,7 @@ def test_tomadiff_does_without_triton() -> None:
 import sys
 sys.modules["triton"] = None  # importing it fails
 import tomadiff, torch
-assert tomadiff.ToMA(0.5).plan(torch.randn(1, 16, 4), tomadiff.Grid(4, 4)).kept == 8
+assert tomadiff.ToMA.tile(0.5).plan(torch.randn(1, 16, 4), tomadiff.Grid(4, 4)).kept == 8
 assert not any(name.startswith("tomadiff.kernels.programs") for name in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
@@ -31,7 +31,7 @@ assert not any(name.startswith("tomadiff.kernels.programs") for name in sys.modu
 def test_a_cpu_has_no_kernels_and_auto_needs_none() -> None:
     assert not kernels.available("cpu")
     assert not kernels.fused("auto", torch.device("cpu"), torch.float32, 16)
-    assert not ToMA(0.5).plan(torch.randn(1, 63, 4), GRID).fused
+    assert not ToMA.tile(0.5).plan(torch.randn(1, 63, 4), GRID).fused
 
 
 @pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (9, 0)])
@@ -60,7 +60,7 @@ def test_insisting_without_triton_says_what_to_install(monkeypatch: pytest.Monke
 def test_insisting_where_they_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     with pytest.raises(SettingError, match="on 'cpu'; kernels run on a GPU"):
-        ToMA(0.5, kernels="triton").plan(torch.randn(1, 63, 4), GRID)
+        ToMA.tile(0.5, kernels="triton").plan(torch.randn(1, 63, 4), GRID)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(SettingError, match="older than compute capability 8"):
         kernels.fused("triton", torch.device("cuda"), torch.float32, 16)
@@ -75,14 +75,14 @@ def test_insisting_where_they_cannot_run_says_why(monkeypatch: pytest.MonkeyPatc
     "setting", [{"selector": "random"}, {"logits": "dot"}, {"unmerge": "pseudo-inverse"}], ids=lambda item: str(item)
 )
 def test_insisting_on_kernels_that_do_not_exist_is_refused_at_once(setting: dict[str, str]) -> None:
-    assert ToMA(0.5, **setting).kernels == "auto"  # type: ignore[arg-type]
+    assert ToMA.tile(0.5, **setting).kernels == "auto"  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="There is no kernel for"):
-        ToMA(0.5, kernels="triton", **setting)  # type: ignore[arg-type]
+        ToMA.tile(0.5, kernels="triton", **setting)  # type: ignore[arg-type]
 
 
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(SettingError, match="choose one of 'auto', 'triton', 'torch'"):
-        ToMA(0.5, kernels="cuda")  # type: ignore[arg-type]
+        ToMA.tile(0.5, kernels="cuda")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="kernels='cuda'"):
         facility_location(torch.randn(1, 16, 4), 2, kernels="cuda")  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_unknown_choices_are_refused() -> None:
 def test_settings_without_a_kernel_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_obstacle", lambda device: None)
     tokens = torch.randn(1, 63, 4)
-    chosen = ToMA(0.5).plan(tokens, GRID).chosen
+    chosen = ToMA.tile(0.5).plan(tokens, GRID).chosen
     for given in ({"logits": "dot"}, {"unmerge": "pseudo-inverse"}):
         with pytest.raises(SettingError, match=f"no kernel for {next(iter(given))}="):
             weigh(tokens, chosen, kernels="triton", **given)  # type: ignore[arg-type]
@@ -105,12 +105,12 @@ def test_the_whole_way_through_kernels_has_the_shapes_of_plain_torch(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     tokens = torch.randn(2, 63, 4).to(dtype)
-    plain = ToMA(0.5, regions=Tiles(4), kernels="torch").plan(tokens, GRID)
+    plain = ToMA.tile(0.5, regions=Tiles(4), kernels="torch").plan(tokens, GRID)
     Tiles(4).layout(GRID)  # made of real tensors before fake ones reign, and remembered
     monkeypatch.setattr(kernels, "_obstacle", lambda device: None)
     with FakeTensorMode(allow_non_fake_inputs=True):
         fake = torch.empty(2, 63, 4, dtype=dtype)
-        plan = ToMA(0.5, regions=Tiles(4), kernels="triton").plan(fake, GRID)
+        plan = ToMA.tile(0.5, regions=Tiles(4), kernels="triton").plan(fake, GRID)
         assert plan.fused
         assert plan.fits(plain)
         merged = plan.merge(fake)
@@ -121,14 +121,14 @@ def test_the_whole_way_through_kernels_has_the_shapes_of_plain_torch(
 
 def test_a_residual_and_a_gate_mean_the_same_in_plain_torch() -> None:
     tokens, gate = torch.randn(2, 63, 4), torch.randn(2, 4)
-    plan = ToMA(0.5).plan(tokens, GRID)
+    plan = ToMA.tile(0.5).plan(tokens, GRID)
     merged = plan.merge(tokens)
     assert torch.equal(plan.unmerge_add(merged, tokens), tokens + plan.unmerge(merged))
     assert torch.equal(plan.unmerge_add(merged, tokens, gate), tokens + gate[:, None] * plan.unmerge(merged))
 
 
 def test_a_plan_that_moves_to_another_kind_of_device_leaves_its_kernels_behind() -> None:
-    plan = ToMA(0.5).plan(torch.randn(1, 63, 4), GRID)
+    plan = ToMA.tile(0.5).plan(torch.randn(1, 63, 4), GRID)
     plan.fused = True
     assert plan.to(dtype=torch.float16).fused
     assert not plan.to("meta").fused

@@ -14,6 +14,11 @@ def test_no_name_means_two_things() -> None:
     assert len({entry(name).title for name in (*CATALOGUE, *PAPER)}) == len(CATALOGUE) + len(PAPER)
 
 
+def test_ours_and_the_papers_go_by_different_names() -> None:
+    assert named("toma", 0.25) == (ToMA(0.25), ToMA().schedule)
+    assert named("toma-paper", 0.25) == (ToMA.paper(0.25), Schedule(10, 5))
+
+
 def test_the_papers_tile_variant_is_the_papers_preset() -> None:
     assert named("paper-tile", 0.25) == (ToMA.paper(0.25), Schedule(10, 5))
 

@@ -34,13 +34,13 @@ from tomadiff.select import SaturatedCoverage, submodular
 )
 def test_wrong_values_raise_at_construction(settings: dict[str, object], hint: str) -> None:
     with pytest.raises(SettingError, match=hint):
-        ToMA(**settings)  # type: ignore[arg-type]
+        ToMA.tile(**settings)  # type: ignore[arg-type]
 
 
 def test_settings_are_frozen_hashable_and_replaceable() -> None:
-    method = ToMA(0.5, levels=[0, 1])
+    method = ToMA.tile(0.5, levels=[0, 1])
     assert method.levels == (0, 1)
-    assert hash(method) == hash(ToMA(0.5, levels=(0, 1)))
+    assert hash(method) == hash(ToMA.tile(0.5, levels=(0, 1)))
     assert dataclasses.replace(method, ratio=0.25).ratio == 0.25
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.ratio = 0.7  # type: ignore[misc]
@@ -58,12 +58,12 @@ def test_paper_settings() -> None:
 @pytest.mark.parametrize("regions", [Tiles(4), Stripes(8), Whole()])
 def test_every_selector_in_every_region(selector: object, regions: object) -> None:
     tokens = torch.randn(2, 63, 8)
-    plan = ToMA(0.5, regions=regions, selector=selector).plan(tokens, Grid(7, 9))  # type: ignore[arg-type]
+    plan = ToMA.tile(0.5, regions=regions, selector=selector).plan(tokens, Grid(7, 9))  # type: ignore[arg-type]
     assert plan.merge(tokens).isfinite().all()
 
 
 def test_reweigh_keeps_destinations_and_renews_weights() -> None:
-    grid, method = Grid(8, 8), ToMA(0.5)
+    grid, method = Grid(8, 8), ToMA.tile(0.5)
     old, new = torch.randn(2, 64, 8), torch.randn(2, 64, 8)
     plan = method.plan(old, grid)
     fresh = method.reweigh(plan, new)
@@ -74,19 +74,19 @@ def test_reweigh_keeps_destinations_and_renews_weights() -> None:
 
 def test_ratio_for_schedules() -> None:
     tokens = torch.randn(1, 64, 4)
-    assert ToMA(0.5).plan(tokens, Grid(8, 8), ratio=0.75).kept == 16
+    assert ToMA.tile(0.5).plan(tokens, Grid(8, 8), ratio=0.75).kept == 16
 
 
 def test_plans_hold_no_graph() -> None:
-    plan = ToMA(0.5).plan(torch.randn(1, 16, 4, requires_grad=True), Grid(4, 4))
+    plan = ToMA.tile(0.5).plan(torch.randn(1, 16, 4, requires_grad=True), Grid(4, 4))
     assert not plan.merge_matrix.requires_grad
 
 
 @pytest.mark.parametrize("shape", [(16, 4), (1, 15, 4)])
 def test_tokens_must_fit(shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"\(batch, 16, channels\)"):
-        ToMA(0.5).plan(torch.randn(shape), Grid(4, 4))
+        ToMA.tile(0.5).plan(torch.randn(shape), Grid(4, 4))
     with pytest.raises(ShapeError, match="int64"):
-        ToMA(0.5).plan(torch.ones(1, 16, 4, dtype=torch.long), Grid(4, 4))
+        ToMA.tile(0.5).plan(torch.ones(1, 16, 4, dtype=torch.long), Grid(4, 4))
     with pytest.raises(SettingError, match="passes"):
-        ToMA(0.5).plan(torch.randn(1, 16, 4), Grid(4, 4), passes=0)
+        ToMA.tile(0.5).plan(torch.randn(1, 16, 4), Grid(4, 4), passes=0)

@@ -56,7 +56,7 @@ def test_the_page_is_for_this_machine_alone_and_tells_nobody(served: tuple[Any, 
         config = json.load(answer)
     assert not config["analytics_enabled"]
     labels = [part["props"].get("label") for part in config["components"]]
-    assert {"Prompt", "Ratio", "Method", "Model", "Width", "Height", "Steps", "Seed", "Level", "Step"} <= set(labels)
+    assert {"Prompt", "Ratio", "Method", "Model", "Width", "Height", "Steps", "Seed", "Where", "Step"} <= set(labels)
     # Nobody gets past the queue by calling a function of the page directly.
     assert {one["api_visibility"] for one in config["dependencies"] if one["queue"]} == {"private"}
     with pytest.raises(SettingError, match=f"port={blocks.server_port} is taken"):

@@ -81,14 +81,17 @@ def test_no_more_is_kept_than_was_allowed(model: Model) -> None:
 
 
 def test_every_level_and_step_has_a_map(studio: Studio) -> None:
-    maps = studio.compare(ASKED).after.maps
+    maps = studio.compare(at(0.5, "toma-paper")).after.maps
     assert list(maps) == ["level 0", "level 1"]
     assert all(set(steps) == {0, 1, 2} for steps in maps.values())
     assert maps["level 0"][0].stays.shape == (16, 16)
     assert maps["level 0"][0].kept == 128
     assert maps["level 0"][0] is maps["level 0"][2]  # one plan served all three steps
-    every = studio.compare(at(0.5, "tomesd")).after.maps
-    assert all(one[0] is not one[1] for one in every.values())  # ToMeSD plans anew at every step
+    ours = studio.compare(ASKED).after.maps
+    assert list(ours) == [f"block {place}" for place in range(11)]
+    assert all(set(steps) == {0, 1, 2} for steps in ours.values())
+    for every in (ours, studio.compare(at(0.5, "tomesd")).after.maps):
+        assert all(one[0] is not one[1] for one in every.values())  # planned anew at every step
 
 
 def test_the_summary_is_that_of_the_patch(studio: Studio) -> None:

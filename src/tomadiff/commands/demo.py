@@ -77,7 +77,7 @@ def _pipeline(
         grid, merged = _grid(run, prompts, seed), _map(pipe, run, call, prompts[0], seed)
         grid.save(out / "grid.png", optimize=True)
         merged.save(out / "merge_map.png", optimize=True)
-        note = f"“{prompts[0]}”, the plan of the last step at the finest level."
+        note = f"“{prompts[0]}”, the plan of the last step in the first block that merges."
         write(
             [told], out / "index.html", "Token merging, before and after", figures=[Figure("What merged", merged, note)]
         )
@@ -155,14 +155,16 @@ def _table(told: Told) -> Table:
 
 # ---------------------------------------------------------------------------------------------- without one
 def _landscape(out: Path, console: Console) -> None:
-    """Merge the tokens of a painted picture at three ratios and draw where they went."""
+    """Merge the tokens of a painted picture at three ratios and draw where they went.
+
+    As in the paper, whose facility location makes clusters to look at: our own destinations are drawn at random.
+    """
     from tomadiff.evaluate.figures import merge_map, merge_sample
     from tomadiff.evaluate.landscape import landscape
-    from tomadiff.grid import Tiles
     from tomadiff.methods.toma import ToMA
 
     picture = landscape()
-    samples = [merge_sample(picture, ToMA(ratio=ratio, regions=Tiles(4))) for ratio in RATIOS]
+    samples = [merge_sample(picture, ToMA.paper(ratio)) for ratio in RATIOS]
     path = out / "merge_map.png"
     out.mkdir(parents=True, exist_ok=True)
     merge_map(picture, samples).save(path, optimize=True)
@@ -172,7 +174,7 @@ def _landscape(out: Path, console: Console) -> None:
 
 def _landscape_table(samples: list[MergeSample]) -> Table:
     """What each ratio did to the tokens and to the picture."""
-    table = Table(title=f"ToMA on a picture of {samples[0].grid} tokens", title_justify="left")
+    table = Table(title=f"ToMA as in the paper, on a picture of {samples[0].grid} tokens", title_justify="left")
     for heading in ("merged", "tokens before", "after", "coverage", "picture", "plan, 1 thread"):
         table.add_column(heading, justify="right")
     for sample in samples:

@@ -35,7 +35,7 @@ def tune(
     out: Preset = Path("preset.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Try ratios, first merged steps and refresh rates; write the best within the budget as a preset.
+    """Try ratios, first merged steps and ways to merge; write the best within the budget as a preset.
 
     \b
     tomadiff tune sdxl --flops 0.6

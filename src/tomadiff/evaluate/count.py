@@ -74,13 +74,16 @@ def count_window(
     return Count(count_kinds(model, inputs, method), Counter(due_at(schedule or method.schedule, window)))
 
 
-def count_kinds(model: nn.Module, inputs: Mapping[str, Any], method: Method) -> dict[Due, int]:
+def count_kinds(
+    model: nn.Module, inputs: Mapping[str, Any], method: Method, ratios: Schedule | None = None
+) -> dict[Due, int]:
     """Operations of one call of each kind but ``SKIP``; they do not depend on how often it comes.
 
-    One call that selects is run, and what its planning cost is taken off again for the others.
+    One call that selects is run, and what its planning cost is taken off again for the others. ``ratios`` is a schedule
+    that merges from the first step on, for those who give levels or ops a ratio of their own.
     """
     spent: Counter[Due] = Counter()
-    with apply(model, _metered(method, spent), guard=False) as patch:
+    with apply(model, _metered(method, spent), schedule=ratios, guard=False) as patch:
         _lay_out(patch, model, inputs)
         spent.clear()
         patch.step(0)  # stated, because on the meta device a timestep cannot be read

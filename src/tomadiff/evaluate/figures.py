@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +104,7 @@ def _timed_plan(method: Method, tokens: Tensor, grid: Grid) -> tuple[Plan, float
     return plan, (time.perf_counter() - start) * 1000
 
 
-def borders(labels: npt.NDArray[np.int64], size: int | tuple[int, int]) -> Image.Image:
+def borders(labels: npt.NDArray[np.integer[Any]], size: int | tuple[int, int]) -> Image.Image:
     """A mask of panel size that is faint where neighbouring tokens belong to different clusters."""
     big = np.asarray(_fit(Image.fromarray(labels.astype(np.int32)), size))
     meets = np.zeros(big.shape, bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ def veiled(photo: Image.Image, stays: npt.NDArray[np.bool_]) -> Image.Image:
     return Image.composite(Image.new("RGB", photo.size, PAPER), photo, mask)
 
 
-def outlined(photo: Image.Image, labels: npt.NDArray[np.int64]) -> Image.Image:
+def outlined(photo: Image.Image, labels: npt.NDArray[np.integer[Any]]) -> Image.Image:
     """Light lines with a dark rim, to be seen on any colour, where the clusters ``(height, width)`` meet."""
     meets = borders(labels, photo.size)
     line = meets.point(lambda value: 235 if value else 0)

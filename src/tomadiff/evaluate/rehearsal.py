@@ -57,18 +57,27 @@ class Rehearsal:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
         method, schedule = made
         due = due_at(schedule, self.steps)
-        kinds = {shapes: self._kinds(shapes, _in_plain_torch(method)) for shapes in self.inputs}
-        return float(sum(kinds[shapes][due[self._step(place)]] for place, shapes in enumerate(self.calls)))
+        at_step = [self._ratios_at(step, _in_plain_torch(method), schedule) for step in range(self.steps)]
+        steps = [self._step(place) for place in range(len(self.calls))]
+        calls = zip(self.calls, steps, strict=True)
+        return float(sum(self._kinds(shapes, *at_step[step])[due[step]] for shapes, step in calls))
 
-    def _kinds(self, shapes: Shapes, method: Method) -> Mapping[Due, int]:
-        """Operations by what is due; schedules of one method share the count."""
-        if (shapes, method) not in self._counted:
-            merged = count_kinds(self.model, self.inputs[shapes], method)
-            self._counted[shapes, method] = {**merged, Due.SKIP: self._unmerged[shapes]}
-        return self._counted[shapes, method]
+    def _ratios_at(self, step: int, method: Method, schedule: Schedule) -> tuple[Method, Schedule]:
+        """What merges how much at a step, and nothing of when: steps and schedules that agree share a count."""
+        levels, ops = schedule.ratio_at_level, schedule.ratio_at_op
+        ratio = replace(schedule, ratio_at_level=(), ratio_at_op=()).ratio(method.ratio, step, total=self.steps)
+        return replace(method, ratio=ratio), Schedule(ratio_at_level=levels, ratio_at_op=ops)
+
+    def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
+        """Operations by what is due."""
+        key = shapes, method, ratios
+        if key not in self._counted:
+            merged = count_kinds(self.model, self.inputs[shapes], method, ratios)
+            self._counted[key] = {**merged, Due.SKIP: self._unmerged[shapes]}
+        return self._counted[key]
 
     @cached_property
-    def _counted(self) -> dict[tuple[Shapes, Method], Mapping[Due, int]]:
+    def _counted(self) -> dict[tuple[Shapes, Method, Schedule], Mapping[Due, int]]:
         return {}
 
     @cached_property

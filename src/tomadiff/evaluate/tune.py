@@ -16,13 +16,12 @@ from tomadiff.errors import SettingError
 from tomadiff.evaluate.generate import Call, Question, Variant
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
-from tomadiff.methods.toma import ToMA
+from tomadiff.methods.toma import FIRST_STEPS, ToMA
 from tomadiff.presets import Preset
 from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-STARTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-REFRESHES = (1, 2, 5)
+STARTS = (0.0, FIRST_STEPS, 0.2, 0.4)
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
 
 
@@ -48,22 +47,34 @@ class Finding:
         return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
 
 
-def settings() -> Iterator[Candidate]:
-    """Everything the search may choose from."""
+def settings(steps: int) -> Iterator[Candidate]:
+    """Everything the search may choose from, for pictures of so many steps."""
+    first_of = {round(start * steps): start for start in reversed(STARTS)}  # few steps have few beginnings
     for ratio in RATIOS:
-        method = ToMA(ratio, scope="block", unmerge="least-squares")
-        for start in STARTS:
-            for every in REFRESHES:
-                name = f"from {start:.0%}, every {every}"
-                yield Candidate.of(name, method, Schedule(every, every, start=start))
+        for name, method, every in ways(ratio):
+            for start in sorted(first_of.values()):
+                yield Candidate.of(f"{name}, from {start:.0%}", method, Schedule(every, every, start=start))
+
+
+def ways(ratio: float) -> Iterator[tuple[str, ToMA, int]]:
+    """How to merge, and after how many steps to plan anew: our defaults, and where a model may see it otherwise.
+
+    Without answers that are carried on, what a token is given rests on one plan alone: that one is chosen with care.
+    """
+    ours = ToMA(ratio)
+    yield "ours", ours, 1
+    yield "plans kept 2 steps", ours, 2
+    yield "averages", replace(ours, merging="average"), 1
+    yield "facility location", replace(ours, selector="facility_location"), 1
+    yield "not carried", replace(ours, carry=False, merging="average", selector="facility_location"), 1
 
 
 def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
-    """Settings that spend the budget and no more, with their cost; the freshest plans of equal settings first."""
+    """Settings that spend the budget and no more, with their cost."""
     if not 0 < budget < 1:
         raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
     full = rehearsal.flops(Variant())
-    costs = [(one, rehearsal.flops(one) / full) for one in settings()]
+    costs = [(one, rehearsal.flops(one) / full) for one in settings(rehearsal.steps)]
     fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
     if not fitting:
         lowest = min(cost for _, cost in costs)

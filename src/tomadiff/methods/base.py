@@ -81,6 +81,11 @@ class Method:
         """Whether only keys and values of self-attention shrink, instead of all tokens."""
         return False
 
+    @property
+    def carries(self) -> bool:
+        """Whether what layers give is kept for the next step, and only its change is merged."""
+        return False
+
     def plan(
         self,
         tokens: Tensor,

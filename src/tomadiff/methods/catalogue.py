@@ -39,11 +39,11 @@ _PAPER_SCHEDULE = Schedule(destinations_every=10, weights_every=5)
 _EVERYWHERE: dict[str, Any] = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
 
 CATALOGUE: dict[str, Entry] = {
-    "toma": Entry("ToMA (tile)", ToMA.tile, "toma"),
+    "toma": Entry("ToMA", ToMA, "toma"),
+    "toma-paper": Entry("ToMA as in the paper", ToMA.paper, "toma"),
     "toma-stripe": Entry("ToMA stripe", ToMA.stripe, "toma"),
     "toma-whole": Entry("ToMA, whole-grid attention", ToMA.whole, "toma"),
     "toma-once": Entry("ToMA once per block", ToMA.once, "toma"),
-    "toma-paper": Entry("ToMA as in the paper", ToMA.paper, "toma"),
     "toma-random": Entry("random destinations", partial(ToMA.tile, selector="random"), "ablation"),
     "toma-strided": Entry("strided destinations", partial(ToMA.tile, selector="strided"), "ablation"),
     "toma-kmeans": Entry("k-means destinations", partial(ToMA.tile, selector="kmeans"), "ablation"),
@@ -62,9 +62,8 @@ CATALOGUE: dict[str, Entry] = {
 
 
 def _as_published(**settings: Any) -> Callable[[float], ToMA]:
-    """ToMA with every setting of the paper written out, but for ``settings``."""
-    pinned = {"regions": Tiles(4), "temperature": 1e-3, "logits": "cosine", "unmerge": "transpose", "span": "op"}
-    return lambda ratio: ToMA(ratio, **{**pinned, "selector": "facility_location", "scope": "level", **settings})
+    """The paper's settings, but for ``settings``."""
+    return lambda ratio: ToMA.tile(ratio, **settings)
 
 
 def _published(title: str, schedule: Schedule = _PAPER_SCHEDULE, **settings: Any) -> Entry:

@@ -22,9 +22,11 @@ from tomadiff.allotment import AllottedPlan, DensePlan
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
 from tomadiff.matching import Fuse, MatchPlan
-from tomadiff.methods.base import Scope
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
+from tomadiff.select import Selector
+from tomadiff.unmerging import Unmerge
+from tomadiff.weights import Merging
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class ToMAToFu(ToMA):
 
     _: KW_ONLY
     prune: float = 0.5
-    scope: Scope = "block"
+    merging: Merging = "average"  # which pruning replaces
+    unmerge: Unmerge = "transpose"
+    selector: str | Selector = "facility_location"
+    carry: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

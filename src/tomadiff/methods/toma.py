@@ -12,25 +12,36 @@ from torch import Tensor
 from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
 from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
-from tomadiff.methods.base import Method
+from tomadiff.methods.base import Method, Scope
 from tomadiff.plan import Destinations, MergePlan
+from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.unmerging import UNMERGES, Unmerge
-from tomadiff.weights import Logits, Quota, choose_destinations, coverage_by_count, kept_per_region, weigh
+from tomadiff.weights import Logits, Merging, Quota, choose_destinations, coverage_by_count, kept_per_region, weigh
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 """What a coverage target chooses from: few, so that compiled code has few shapes to know."""
+
+FIRST_STEPS = 0.05
+"""Share of the run that stays unmerged by default: one step of twenty, none of four."""
 
 
 @dataclass(frozen=True)
 class ToMA(Method):
     """Merge near-equal tokens with nothing but matrix products.
 
+    The defaults are what draws the best pictures for a cost (see docs/results.md): every block draws new destinations
+    at every step, computes those tokens exactly, and gives the others the change that least squares read off them, on
+    top of what they were given last (``carry``). :meth:`paper` has the settings of the paper.
+
     What matters most:
         ``ratio``: share of tokens removed.
+        ``carry``: keep what every layer gave at the last step, and merge only how that changes. It holds one output of
+            every merged layer (for SDXL at 1024² in half precision 1.3 GB, for Flux.1 1.9 GB); ``False`` does without.
         ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
-        ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average.
-            Every time destinations are chosen, the largest ratio that still meets it is taken, out of a few.
+        ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average,
+            if those are chosen by facility location. Every time destinations are chosen, the largest ratio that still
+            meets it is taken, out of a few.
 
     To tinker with (and see :class:`~tomadiff.methods.base.Method` for what all methods share):
 
@@ -41,6 +52,8 @@ class ToMA(Method):
             where tokens differ and fewer where they are alike, equally many in all.
         temperature: of the softmax; towards 0 every token joins its nearest destination alone.
         logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
+        merging: ``"average"`` makes a merged token the weighted mean of all that join it, as the paper does; ``"pick"``
+            takes the destination as it is.
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
             ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
@@ -54,8 +67,11 @@ class ToMA(Method):
     quota: Quota = "equal"
     temperature: float = 1e-3
     logits: Logits = "cosine"
-    unmerge: Unmerge = "transpose"
-    selector: str | Selector = "facility_location"
+    merging: Merging = "pick"
+    unmerge: Unmerge = "least-squares"
+    selector: str | Selector = "random"
+    carry: bool = True
+    scope: Scope = "block"
     coverage: float | None = None
     kernels: Choice = "auto"
 
@@ -68,6 +84,7 @@ class ToMA(Method):
             raise SettingError(f"temperature={self.temperature!r} is not possible; choose 1e-6 to 1e6 (paper: 1e-3).")
         require_choice("quota", self.quota, ("equal", "shared"))
         require_choice("logits", self.logits, ("cosine", "dot"))
+        require_choice("merging", self.merging, ("average", "pick"))
         require_choice("unmerge", self.unmerge, UNMERGES)
         if not callable(self.selector):
             require_choice("selector", self.selector, tuple(SELECTORS))
@@ -89,23 +106,24 @@ class ToMA(Method):
             return
         if isinstance(self.coverage, bool) or not 0 < self.coverage < 1:
             raise SettingError(f"coverage={self.coverage!r} is not possible; choose above 0 and below 1, such as 0.97.")
-        if self.selector != "facility_location":
-            raise SettingError("A coverage target needs selector='facility_location', which is what maximises it.")
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
-        made_for = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "unmerge": "transpose"}
+        made_for = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "merging": "average",
+                    "unmerge": "transpose"}  # fmt: skip
         others = [name for name, value in made_for.items() if getattr(self, name) != value]
         if self.kernels == "triton" and others:
-            given = f"{others[0]}={getattr(self, others[0])!r}"
-            raise SettingError(f"There is no kernel for {given}; leave out kernels='triton', or the other setting.")
+            raise SettingError(
+                f"There is no kernel for {others[0]}={getattr(self, others[0])!r}; leave out kernels='triton', or take "
+                f"{others[0]}={made_for[others[0]]!r} (ToMA.tile(kernels='triton') has kernels for all it does)."
+            )
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's settings by one name, whatever our own defaults are: plans shared, results copied back."""
         return cls(
             ratio, regions=Tiles(4), attention_regions=None, quota="equal", temperature=1e-3, logits="cosine",
-            unmerge="transpose", span="op", scope="level",
+            merging="average", unmerge="transpose", selector="facility_location", carry=False, span="op", scope="level",
         )  # fmt: skip
 
     @classmethod
@@ -127,6 +145,16 @@ class ToMA(Method):
     def once(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
         """The paper's ToMA*: merged once around each block."""
         return replace(cls.paper(ratio), **{"span": "block", **settings})
+
+    @property
+    def schedule(self) -> Schedule:
+        """Who carries goes on from steps that are exact, and gives every token its turn; the paper keeps plans long."""
+        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carry else Schedule()
+
+    @property
+    def carries(self) -> bool:
+        """See :attr:`Method.carries`."""
+        return self.carry
 
     def plan(
         self,
@@ -157,7 +185,8 @@ class ToMA(Method):
             return None
         _require_tokens(tokens, grid)
         with torch.no_grad():
-            reached = coverage_by_count(tokens, grid, self.regions, self._selector(None), self.share, passes)
+            best = facility_location_with(self.kernels)
+            reached = coverage_by_count(tokens, grid, self.regions, best, self.share, passes)
         layout = self.regions.layout(grid)
         enough = [ratio for ratio in RATIOS if reached[kept_per_region(ratio, layout) - 1] >= self.coverage]
         return max(enough, default=min(RATIOS))
@@ -182,7 +211,7 @@ class ToMA(Method):
             return self._weigh(tokens, plan.chosen.repeated(tokens.shape[0]))
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> DensePlan:
-        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine, self.kernels)
+        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine, self.kernels, self.merging)
 
 
 def _require_regions(name: str, regions: object) -> None:

@@ -98,7 +98,7 @@ class Layout:
             with gr.Column(visible=False) as self.turning:  # there is nothing to turn until something was drawn
                 self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
                 with gr.Row():
-                    self.level = gr.Dropdown([], label="Level", min_width=130, interactive=True, elem_id="level")
+                    self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
                     self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
 
     def _curve(self) -> None:

@@ -1,10 +1,11 @@
-"""Which tokens merged, at every level and step: looked at while a picture is drawn, and laid over it afterwards."""
+"""Which tokens merged, in every block and at every step: looked at while drawing, laid over the picture afterwards."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,14 @@ class TokenMap:
 
     Attributes:
         stays: true for destinations.
-        labels: the destination, as a number in 0..K-1, that each token draws most from.
+        labels: the destination, as a number in 0..K-1, that each token draws most from; kept as small as such
+            numbers fit, for there is a map for every block and step.
         alike: ``(cos + 1) / 2`` of each token and that destination, when the plan was made.
         coverage: the plan's own number: the mean of that over tokens and samples, where the method measures it.
     """
 
     stays: npt.NDArray[np.bool_]
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.unsignedinteger[Any]]
     alike: npt.NDArray[np.float32]
     coverage: float
 
@@ -49,7 +51,7 @@ class TokenMap:
 
 
 Maps = Mapping[str, Mapping[int, TokenMap]]
-"""By the name of a level, then by step."""
+"""By the name of a block (or of a level, where its blocks share a plan), then by step."""
 
 
 def token_map(plan: Plan, tokens: Tensor) -> TokenMap:
@@ -58,7 +60,8 @@ def token_map(plan: Plan, tokens: Tensor) -> TokenMap:
     goals = own[plan.destinations[-1]][torch.from_numpy(labels.ravel()).to(own.device)]
     alike = (torch.cosine_similarity(own, goals, dim=-1) + 1) / 2
     mean = float(plan.coverage.float().mean())
-    return TokenMap(stays(plan), labels, alike.cpu().numpy().reshape(labels.shape), mean)
+    small = labels.astype(np.min_scalar_type(plan.kept - 1))
+    return TokenMap(stays(plan), small, alike.cpu().numpy().reshape(labels.shape), mean)
 
 
 @dataclass

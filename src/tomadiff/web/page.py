@@ -136,7 +136,7 @@ class Page:
 
         parts, bar = self.parts, gr.Progress()
         outputs = [
-            parts.notice, parts.shown, parts.pair, parts.numbers, parts.map, parts.note, parts.turning, parts.level,
+            parts.notice, parts.shown, parts.pair, parts.numbers, parts.map, parts.note, parts.turning, parts.where,
             parts.step, parts.code, parts.summary, *parts.problems.values(),
         ]  # fmt: skip
 
@@ -156,8 +156,8 @@ class Page:
 
     def _shown(self, compared: Compared, view: str) -> Given:
         parts, maps = self.parts, compared.after.maps
-        level, steps = next(iter(maps), None), compared.asked.picture.steps
-        shown, note = self._over(compared, view, level, steps)
+        where, steps = next(iter(maps), None), compared.asked.picture.steps
+        shown, note = self._over(compared, view, where, steps)
         return {
             parts.notice: parts.line(None),
             parts.shown: compared.asked,
@@ -166,31 +166,31 @@ class Page:
             parts.map: shown,
             parts.note: note,
             parts.turning: parts.gr.update(visible=bool(maps)),
-            parts.level: parts.gr.update(choices=_levels(maps), value=level),
+            parts.where: parts.gr.update(choices=_places(maps), value=where),
             parts.step: parts.gr.update(maximum=max(steps, 2), value=steps, visible=steps > 1),
             parts.code: self.studio.models[compared.asked.picture.model].python(compared.asked),
             parts.summary: compared.after.summary,
         }
 
     def turn_maps(self) -> None:
-        """Another view, level or step of the merge map; nothing is drawn again."""
+        """Another view, place or step of the merge map; nothing is drawn again."""
         parts = self.parts
 
-        def turn(asked: Asked | None, view: str, level: str | None, step: int) -> tuple[Any, str]:
+        def turn(asked: Asked | None, view: str, where: str | None, step: int) -> tuple[Any, str]:
             compared = None if asked is None else self.studio.kept(asked)
             if compared is None:
                 return None, tag("p", "Draw a picture first." if asked is None else "Draw it again to see what merged.")
-            return self._over(compared, view, level, step)
+            return self._over(compared, view, where, step)
 
-        turns = [parts.view.input, parts.level.input, parts.step.input]
-        inputs = [parts.shown, parts.view, parts.level, parts.step]
+        turns = [parts.view.input, parts.where.input, parts.step.input]
+        inputs = [parts.shown, parts.view, parts.where, parts.step]
         parts.gr.on(turns, turn, inputs, [parts.map, parts.note], trigger_mode="always_last", **QUICK)
 
-    def _over(self, compared: Compared, view: str, level: str | None, step: int) -> tuple[Any, str]:
-        found = compared.after.maps.get(level or "", {}).get(int(step) - 1)
+    def _over(self, compared: Compared, view: str, where: str | None, step: int) -> tuple[Any, str]:
+        found = compared.after.maps.get(where or "", {}).get(int(step) - 1)
         if found is None:
             return compared.after.image, tag("p", "Nothing merged here.")
-        return overlay(compared.after.image, found, view), tag("p", f"{level}, step {step:g}: {found}")
+        return overlay(compared.after.image, found, view), tag("p", f"{where}, step {step:g}: {found}")
 
     def draw_curves(self) -> None:
         """The second tab: the picture that is shown, at several ratios, a point at a time."""
@@ -232,8 +232,8 @@ def _teller(progress: Any) -> Tell:
     return tell
 
 
-def _levels(maps: Maps) -> list[tuple[str, str]]:
-    """Levels with the grid that they see."""
+def _places(maps: Maps) -> list[tuple[str, str]]:
+    """Blocks, or levels, with the grid that they see."""
     grids = {name: next(iter(steps.values())).stays.shape for name, steps in maps.items()}
     return [(f"{name} ({height} × {width})", name) for name, (height, width) in grids.items()]
 

@@ -11,7 +11,7 @@ GRID, REGIONS = Grid(6, 7), Tiles(3)
 
 def test_operators_keep_torchs_rules() -> None:
     tokens = torch.randn(2, GRID.tokens, 6)
-    plan = ToMA(0.5, regions=REGIONS, kernels="torch", temperature=0.1).plan(tokens, GRID)
+    plan = ToMA.tile(0.5, regions=REGIONS, kernels="torch", temperature=0.1).plan(tokens, GRID)
     layout, merged, gate = plan.layout, plan.merge(tokens), torch.randn(2, 6)
     similarity, usable = cosines(layout.split(tokens).flatten(0, 1))
     rows, real = layout.index, layout.mask
@@ -31,7 +31,7 @@ def test_operators_keep_torchs_rules() -> None:
 def test_a_method_plans_the_same_with_kernels(temperature: float) -> None:
     tokens = torch.randn(2, GRID.tokens, 12)
     fast, slow = (
-        ToMA(0.5, regions=REGIONS, temperature=temperature, kernels=choice).plan(tokens, GRID)
+        ToMA.tile(0.5, regions=REGIONS, temperature=temperature, kernels=choice).plan(tokens, GRID)
         for choice in ("triton", "torch")
     )
     assert fast.fused
@@ -42,7 +42,7 @@ def test_a_method_plans_the_same_with_kernels(temperature: float) -> None:
 
 def test_compiled_code_passes_through_in_one_graph() -> None:
     tokens = torch.randn(1, GRID.tokens, 6)
-    plan = ToMA(0.5, regions=REGIONS, kernels="triton").plan(tokens, GRID)
+    plan = ToMA.tile(0.5, regions=REGIONS, kernels="triton").plan(tokens, GRID)
 
     def around(tokens: torch.Tensor) -> torch.Tensor:
         return plan.unmerge_add(plan.merge(tokens) * 2, tokens)
