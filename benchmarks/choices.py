@@ -49,19 +49,19 @@ def choices() -> Iterator[Choice]:
         yield Choice("tiny weights", f"{kind}, zeroed", tile_plan(tokens), tokens)
         with patch.object(weights_room, "_NEGLIGIBLE", 0.0):
             yield Choice("tiny weights", f"{kind}, kept", tile_plan(tokens), tokens)
-    whole = ToMA(RATIO, regions=Tiles(8), attention_regions=Whole())
+    whole = ToMA.tile(RATIO, regions=Tiles(8), attention_regions=Whole())
     yield Choice("attention", "Tiles(8)", tile_plan(picture), picture)
     yield Choice("attention", "Whole()", whole.plan(picture, GRID), picture)
     for temperature in (1e-3, 1e-1):
-        soft = ToMA(RATIO, regions=Tiles(8), temperature=temperature)
-        inverse = ToMA(RATIO, regions=Tiles(8), temperature=temperature, unmerge="pseudo-inverse")
+        soft = ToMA.tile(RATIO, regions=Tiles(8), temperature=temperature)
+        inverse = ToMA.tile(RATIO, regions=Tiles(8), temperature=temperature, unmerge="pseudo-inverse")
         yield Choice("unmerge", f"transpose, τ = {temperature}", soft.plan(picture, GRID), picture)
         yield Choice("unmerge", f"pseudo-inverse, τ = {temperature}", inverse.plan(picture, GRID), picture)
 
 
 def tile_plan(tokens: Tensor) -> MergePlan:
     """The plan that all questions start from."""
-    return ToMA(RATIO, regions=Tiles(8)).plan(tokens, GRID)
+    return ToMA.tile(RATIO, regions=Tiles(8)).plan(tokens, GRID)
 
 
 def merge_job(choice: Choice) -> Job:

@@ -75,7 +75,7 @@ def rows_on_gpu(dtype: torch.dtype = torch.float16) -> Iterator[Row]:
 
 def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], object]]]:
     """Every kernel as a function of the way to do it, ``"torch"`` or ``"triton"``."""
-    plans = {way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID) for way in ("torch", "triton")}
+    plans = {way: ToMA.tile(RATIO, regions=cut, kernels=way).plan(tokens, GRID) for way in ("torch", "triton")}
     layout, chosen, merged = plans["torch"].layout, plans["torch"].chosen, plans["torch"].merge(tokens)
     similarity = (cosines(layout.split(tokens).flatten(0, 1))[0] + 1) / 2
     count = plans["torch"].per_region

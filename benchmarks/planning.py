@@ -81,7 +81,7 @@ def jobs(tokens: Tensor) -> list[Job]:
 
 def jobs_of(cut: Tiles | Stripes, tokens: Tensor) -> list[Job]:
     """Making, reweighing and using a plan in the regions ``cut``."""
-    method = ToMA(RATIO, regions=cut)
+    method = ToMA.tile(RATIO, regions=cut)
     plan = method.plan(tokens, GRID)
     merged = plan.merge(tokens)
     return [

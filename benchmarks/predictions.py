@@ -35,7 +35,9 @@ _SETTINGS: dict[str, Any] = {
 }
 KNOWN = {
     **{name: CONTENDERS[name] for name in METHODS},
-    PAPER: Contender("ToMA as published for Flux", partial(ToMA, **_SETTINGS, scope="level", skip=10), Schedule(10, 5)),
+    PAPER: Contender(
+        "ToMA as published for Flux", partial(ToMA.tile, **_SETTINGS, scope="level", skip=10), Schedule(10, 5)
+    ),
 }
 HOW = """Nothing here was run on a GPU: these are predictions by `tomadiff.cost`, a roofline with launch cost. The exact
 models at 1024² in float16 (SDXL and SD3.5 with the two samples of guidance, no block skipped) are traced operator by

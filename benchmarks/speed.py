@@ -93,7 +93,7 @@ class Contender:
 
 def _toma(title: str, **settings: Any) -> Contender:
     pinned: dict[str, Any] = {**_TOMA, "regions": Tiles(4), "span": "op", **settings}
-    return Contender(title, partial(ToMA, **pinned), _EVERY)
+    return Contender(title, partial(ToMA.tile, **pinned), _EVERY)
 
 
 CONTENDERS: dict[str, Contender] = {

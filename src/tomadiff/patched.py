@@ -139,6 +139,7 @@ class PatchedModel:
         for slot in self.slots:
             slot.plan, slot.active, slot.carries = None, False, False
             slot.planner.kept.clear()
+            self._forget_answers(slot)
         self._last_report = self._described()
         self.slots, self.sites, self.homes, self.gates, self.scene = [], [], {}, [], None
         self.guard = None
@@ -255,6 +256,11 @@ class PatchedModel:
         for slot in self.slots:
             slot.planner.suitable = None
 
+    def _forget_answers(self, slot: Slot) -> None:
+        for _, site in self.sites:
+            if site.slot is slot:
+                site.last.clear()
+
     def _refused(self) -> bool:
         """Whether the guard left nothing to merge."""
         verdicts = () if self.guard is None else self.guard.verdicts.values()
@@ -264,6 +270,8 @@ class PatchedModel:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
         tick, image = self.moment.tick, call.image
         planner = slot.planner
+        if grid != planner.grid:
+            self._forget_answers(slot)
         planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
         slot.turn, slot.reuses = tick.turn, self.schedule.reuses_at(tick.step, tick.total)
@@ -274,7 +282,8 @@ class PatchedModel:
             scale = Scale.of(image, call["encoder_hidden_states"], self._dtype(image), arranged)
             merges = scale is None or self.guard.admits(slot, scale)
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
-        slot.carries = merges and self.method.carries and not learns and tick.turn <= LAST_TURN
+        goes_on = merges and not learns and tick.turn <= LAST_TURN and not self.schedule.is_over(tick.step, tick.total)
+        slot.carries = self.method.carries and goes_on
         if slot.active or slot.carries:  # unmerged steps before the first merged one leave answers to go on from
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 

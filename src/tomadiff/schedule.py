@@ -93,8 +93,11 @@ class Schedule:
 
     def merges_at(self, step: int, total: int | None = None) -> bool:
         """Whether ``step`` lies in the window."""
-        after_start = step >= self._first(total)
-        return after_start and (self.stop is None or step < _step_of("stop", self.stop, total))
+        return step >= self._first(total) and not self.is_over(step, total)
+
+    def is_over(self, step: int, total: int | None = None) -> bool:
+        """Whether ``step`` lies behind the window."""
+        return self.stop is not None and step >= _step_of("stop", self.stop, total)
 
     def _first(self, total: int | None) -> int:
         if self.lenient and total is None and isinstance(self.start, float):

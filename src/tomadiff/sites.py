@@ -175,7 +175,10 @@ def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
 def _noted(site: Site, place: int, answer: Tensor) -> Tensor:
     """``answer`` ``(B, N + tail, C)``, kept for the next step where answers are carried on."""
     if site.slot.carries and site.pays:
-        site.last[_entry(site.slot, place)] = answer
+        if answer.requires_grad:  # an input learns: its graph must not outlive the call
+            site.last.pop(_entry(site.slot, place), None)
+        else:
+            site.last[_entry(site.slot, place)] = answer
     return answer
 
 

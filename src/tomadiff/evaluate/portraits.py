@@ -32,7 +32,7 @@ from tomadiff.methods.catalogue import CATALOGUE, named
 SIDE = 64
 """Tokens per side: what SDXL and Flux see of 1024² pixels."""
 
-PORTRAYED = ("toma", "toma-stripe", "toma-whole", "tomesd", "tofu", "todo", "bound")
+PORTRAYED = ("toma", "toma-paper", "toma-stripe", "toma-whole", "tomesd", "tofu", "todo", "bound")
 """Entries of the catalogue that move tokens differently; the others share a picture with one of them."""
 
 CELL, CROP = 24, (20, 16, 16)  # pixels per enlarged token; left, top and side of the part that is enlarged, in tokens

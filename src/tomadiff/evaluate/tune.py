@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
 from tomadiff.methods.toma import FIRST_STEPS, ToMA
 from tomadiff.presets import Preset
-from tomadiff.schedule import Schedule
+from tomadiff.schedule import Due, Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, FIRST_STEPS, 0.2, 0.4)
@@ -47,13 +48,14 @@ class Finding:
         return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
 
 
-def settings(steps: int) -> Iterator[Candidate]:
-    """Everything the search may choose from, for pictures of so many steps."""
-    first_of = {round(start * steps): start for start in reversed(STARTS)}  # few steps have few beginnings
-    for ratio in RATIOS:
+def settings(steps: int) -> list[Candidate]:
+    """Everything the search may choose from, for pictures of so many steps; of what comes to the same, the first."""
+    distinct: dict[tuple[ToMA, tuple[Due, ...]], Candidate] = {}
+    for ratio, start in product(RATIOS, STARTS):
         for name, method, every in ways(ratio):
-            for start in sorted(first_of.values()):
-                yield Candidate.of(f"{name}, from {start:.0%}", method, Schedule(every, every, start=start))
+            one = Candidate.of(f"{name}, from {start:.0%}", method, Schedule(every, every, start=start))
+            distinct.setdefault((method, tuple(one.schedule.dues(steps))), one)
+    return list(distinct.values())
 
 
 def ways(ratio: float) -> Iterator[tuple[str, ToMA, int]]:

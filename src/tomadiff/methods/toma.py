@@ -30,9 +30,9 @@ FIRST_STEPS = 0.05
 class ToMA(Method):
     """Merge near-equal tokens with nothing but matrix products.
 
-    The defaults are what draws the best pictures for a cost (see docs/results.md): every block draws new destinations
-    at every step, computes those tokens exactly, and gives the others the change that least squares read off them, on
-    top of what they were given last (``carry``). :meth:`paper` has the settings of the paper.
+    The defaults are our own (see docs/method.md): every block draws new destinations at every step, computes with those
+    tokens as they are, and gives the others the change that least squares read off them, on top of what they were
+    given last (``carry``). :meth:`paper` has the settings of the paper.
 
     What matters most:
         ``ratio``: share of tokens removed.
