@@ -30,7 +30,8 @@ UNMERGED = "unmerged"
 def columns() -> dict[str, Candidate | None]:
     """What is drawn, by its heading."""
     methods = {
-        **{f"ToMA .{100 * ratio:.0f}".rstrip("0"): ToMA.paper(ratio) for ratio in RATIOS},
+        **{f"ToMA .{100 * ratio:.0f}".rstrip("0"): ToMA(ratio) for ratio in RATIOS},
+        "paper .5": ToMA.paper(0.5),
         "random .5": replace(ToMA.paper(0.5), selector="random"),
         "ToMeSD .5": ToMeSD(0.5, **EVERYWHERE),
         "ToFu .5": ToFu(0.5, **EVERYWHERE),

@@ -43,9 +43,11 @@ models of emoji: they tell settings apart, and do not say how many dB SDXL or Fl
 coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
 draws, `make results` writes this section."""
 CAPTION = """*The first prompts of the list as emoji-{0} draws them from seed 0, with their PSNR against the unmerged
-picture. ToMA is the paper's; ToMeSD and ToFu merge at every op and level here, as ToMA does, and make new plans in
-every block and step; ToDo merges keys and values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
+picture. ToMA has our defaults; "paper" is the paper's, "random" the same with destinations drawn at random. ToMeSD and
+ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo merges keys and
+values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
 TITLES = {
+    "ours": "ToMA",
     "paper": "ToMA as in the paper",
     "paper, random destinations": "… random destinations",
     "paper, strided destinations": "… strided destinations",
