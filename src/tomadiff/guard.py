@@ -201,6 +201,9 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
         "block": trace(lambda: plan.unmerge_add(plan.merge(tokens) - merged, tokens)),
         "pooled": trace(lambda: plan.merge(tokens)),
     }
+    if method.carries:  # what was given last is merged too, and added again
+        last = trace(lambda: plan.merge(tokens)) + trace(lambda: merged - merged) + trace(lambda: tokens + tokens)
+        around = {kind: used + last for kind, used in around.items()}
     often = 1 / schedule.destinations_every, max(0.0, 1 / schedule.weights_every - 1 / schedule.destinations_every)
     planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + python_around(slots=1)
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
