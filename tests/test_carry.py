@@ -286,7 +286,8 @@ def test_without_carry_nothing_is_held(unet: nn.Module) -> None:
             return sum(level.bytes_held for level in patch.report().models[0].levels)
 
     gave = 4 * sum(call.outputs[0].numel() for call in _calls_of_one_step(unet))
-    assert held(carry=True) - held(carry=False) == gave
+    given = gave // 3  # every block has three ops, and one input that its plan is made from
+    assert held(carry=True) - held(carry=False) == gave + given
 
 
 def _calls_of_one_step(unet: nn.Module) -> list[SiteCall]:

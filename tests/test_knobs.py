@@ -135,7 +135,8 @@ def test_a_new_picture_forgets_the_last(unet: Any) -> None:
         patch.begin(steps=4)
         patch.step(1)  # as image-to-image begins: nothing to reuse yet
         later = run(unet, seed=1)
-    with tomadiff.apply(unet, 0.5):
+    with tomadiff.apply(unet, 0.5) as patch:
+        patch.begin(steps=4)
         assert torch.equal(run(unet, seed=1), later)
 
 

@@ -256,7 +256,9 @@ def test_bytes_held_are_those_of_the_plan_and_of_what_is_carried(unet: Any) -> N
             slot = sites(unet)[0][1].slot
             answers = [answer for _, site in sites(unet) if site.slot is slot for answer in site.last.values()]
             assert len(answers) == 3 * carry
-            assert levels(patch)[0].bytes_held == slot.plan.nbytes + sum(answer.nbytes for answer in answers)
+            carried = [*answers, *slot.planner.known.values()]
+            assert len(carried) == 4 * carry
+            assert levels(patch)[0].bytes_held == slot.plan.nbytes + sum(one.nbytes for one in carried)
 
 
 def test_repr(unet: Any) -> None:

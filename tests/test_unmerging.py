@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.strategies import grids, local_regions, random_tokens
 from tomadiff import Grid, Tiles, ToMA
 from tomadiff.grid import Regions
+from tomadiff.select import inner_products
 from tomadiff.unmerging import least_squares, newton_inverse
 
 
@@ -75,7 +76,7 @@ def test_it_is_the_constrained_minimum() -> None:
     tokens = torch.randn(1, 1, 12, 6, generator=generator)
     weights = torch.softmax(torch.randn(1, 1, 4, 12, generator=generator), dim=-2)
     merge = weights / weights.sum(-1, keepdim=True)
-    found = least_squares(weights, merge, tokens, pull=0.05)[0, 0].double().numpy()
+    found = least_squares(weights, merge, inner_products(tokens), pull=0.05)[0, 0].double().numpy()
 
     x, a = tokens[0, 0].double().numpy(), weights[0, 0].double().numpy()
     y = merge[0, 0].double().numpy() @ x

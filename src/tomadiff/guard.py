@@ -22,7 +22,7 @@ from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
 from tomadiff.plan import MergePlan, Plan
 from tomadiff.sites import Site
-from tomadiff.slots import Slot
+from tomadiff.slots import Slot, caught_up
 
 DEFAULT = True
 """Whether patches are guarded unless told otherwise."""
@@ -204,8 +204,11 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
     if method.carries:  # what was given last is merged too, and added again
         last = trace(lambda: plan.merge(tokens)) + trace(lambda: merged - merged) + trace(lambda: tokens + tokens)
         around = {kind: used + last for kind, used in around.items()}
+        noting = trace(lambda: tokens - tokens) + trace(lambda: caught_up(plan, tokens, tokens))
+    else:
+        noting = Trace()
     often = 1 / schedule.destinations_every, max(0.0, 1 / schedule.weights_every - 1 / schedule.destinations_every)
-    planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + python_around(slots=1)
+    planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + noting + python_around(slots=1)
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
 
 

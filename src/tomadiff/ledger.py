@@ -26,7 +26,7 @@ from tomadiff.errors import SettingError
 from tomadiff.guard import Guard, Scale, python_around
 from tomadiff.schedule import Due
 from tomadiff.sites import Site
-from tomadiff.slots import Slot
+from tomadiff.slots import Slot, caught_up
 
 META = torch.device("meta")
 _NOT_REBUILT = {"encoder_hid_dim_type": "ip_image_proj"}  # set by IP-Adapter, unknown to those who build UNets
@@ -159,7 +159,8 @@ class Ledger:
     def _counted(self) -> dict[Due, Trace]:
         ops = reduce(add, (self._merged(one).scaled(one.times) for one in self.wrapped), self.rest)
         ops += python_around(slots=sum(slot.active for slot in self.slots))
-        selecting, reweighing = self._planning()
+        selecting, reweighing, always = self._planning()
+        ops += always
         return {Due.SKIP: self.whole, Due.REUSE: ops, Due.SELECT: ops + selecting, Due.REWEIGH: ops + reweighing}
 
     def _merged(self, one: _Wrapped) -> Trace:
@@ -169,19 +170,20 @@ class Ledger:
             one.call()  # makes the plan, which the next one finds
         return trace(one.call) + python_around(sites=1)
 
-    def _planning(self) -> tuple[Trace, Trace]:
-        """All slots that merge: choosing destinations, and renewing weights."""
+    def _planning(self) -> tuple[Trace, Trace, Trace]:
+        """All slots that merge: choosing destinations, renewing weights, and noting what was told."""
         alike: Counter[tuple[Any, ...]] = Counter()
         example: dict[tuple[Any, ...], tuple[Slot, Tensor]] = {}
         for slot, tokens in self._planned_from():
             key = (*_like_slot(slot), tuple(tokens.shape))
             alike[key] += 1
             example[key] = slot, tokens
-        selecting = reweighing = Trace()
+        selecting = reweighing = always = Trace()
         for key, times in alike.items():
-            chosen, weighed = self._one_plan(*example[key])
+            chosen, weighed, noted = self._one_plan(*example[key])
             selecting, reweighing = selecting + chosen.scaled(times), reweighing + weighed.scaled(times)
-        return selecting, reweighing
+            always += noted.scaled(times)
+        return selecting, reweighing, always
 
     def _planned_from(self) -> list[tuple[Slot, Tensor]]:
         """Each slot that merges, and blank tokens ``(B, N, C)`` such as the first site that runs gives it."""
@@ -193,7 +195,7 @@ class Ledger:
                 first[slot.name] = slot, torch.empty(batch, grid.tokens, width, dtype=given[0].dtype, device=META)
         return list(first.values())
 
-    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace]:
+    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace, Trace]:
         planner, made = slot.planner, list[Any]()
         method, grid, depth, dice = planner.method, planner.grid, planner.depth, planner.moment.dice.generator
         assert grid is not None
@@ -201,7 +203,8 @@ class Ledger:
         plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
         selecting = trace(lambda: made.append(plan(tokens, grid)))
         reweighing = trace(lambda: method.reweigh(made[0], tokens, depth=depth))
-        return selecting, reweighing
+        noting = trace(lambda: caught_up(made[0], tokens, tokens)) if method.carries else Trace()
+        return selecting, reweighing, noting
 
 
 def _like_slot(slot: Slot) -> tuple[Any, ...]:

@@ -74,6 +74,7 @@ class PatchedModel:
     ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
         self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
+        self.suited = method  # to the number of steps
         self.family: Family = family_of(self.model)
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
         self.slots: list[Slot] = []
@@ -100,6 +101,7 @@ class PatchedModel:
         if old is not None:
             old.take_off()
         self.is_on, self.calls, self.moment.dice = True, 0, Dice(self.method.seed)
+        self.suited = self.method
         self.choice, self._choices = None, {}
         self.model.__dict__[MARK] = self
         try:
@@ -217,12 +219,14 @@ class PatchedModel:
             self.sites.append((call.module, site))
 
     def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None) -> Slot:
-        method = self.method if self.family.share is None else replace(self.method, share=self.family.share)
-        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress, op))
+        slot = Slot(name, Planner(self._shared(self.method), self.schedule, self.moment, level, progress, op))
         slot.warn = self.warn_once
         self.slots.append(slot)
         self.depths[name] = depth
         return slot
+
+    def _shared(self, method: Method) -> Method:
+        return method if self.family.share is None else replace(method, share=self.family.share)
 
     # ------------------------------------------------------------------------------------------ before a call
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -231,6 +235,7 @@ class PatchedModel:
         begins = self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
         if begins:
             self._forget()
+            self._suit()
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
@@ -245,6 +250,16 @@ class PatchedModel:
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
+    def _suit(self) -> None:
+        """Change what few steps ask to be changed, for this picture."""
+        suited = self.family.suited(self.method, self.moment.tick.total)
+        if suited == self.suited:
+            return
+        self.suited = suited
+        self.guard = Guard(self.family, self.sites) if self.guarded else None
+        for slot in self.slots:
+            slot.planner.method = self._shared(suited)
+
     def _end_picture(self) -> None:
         self.clock.begin()
         self._forget()
@@ -255,8 +270,10 @@ class PatchedModel:
             site.last.clear()
         for slot in self.slots:
             slot.planner.suitable = None
+            slot.planner.known.clear()
 
     def _forget_answers(self, slot: Slot) -> None:
+        slot.planner.known.clear()
         for _, site in self.sites:
             if site.slot is slot:
                 site.last.clear()
@@ -283,7 +300,7 @@ class PatchedModel:
             merges = scale is None or self.guard.admits(slot, scale)
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
         goes_on = merges and not learns and tick.turn <= LAST_TURN and not self.schedule.is_over(tick.step, tick.total)
-        slot.carries = self.method.carries and goes_on
+        slot.carries = planner.carries = planner.method.carries and goes_on
         if slot.active or slot.carries:  # unmerged steps before the first merged one leave answers to go on from
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
@@ -333,7 +350,7 @@ class PatchedModel:
     def _adopt(self, choice: Choice) -> None:
         """Merge this picture as chosen."""
         self.choice = choice
-        self.method = replace(self.method, ratio=choice.ratio)
+        self.method, self.suited = (replace(one, ratio=choice.ratio) for one in (self.method, self.suited))
         self.schedule = replace(self.schedule, start=choice.start)
         for slot in self.slots:
             planner = slot.planner
@@ -375,7 +392,7 @@ class PatchedModel:
 
     def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
         """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
-        always, nothing = replace(self.schedule, start=0, stop=None), replace(self.method, ratio=0.0)
+        always, nothing = replace(self.schedule, start=0, stop=None), replace(self.suited, ratio=0.0)
         twin = PatchedModel(self.name, twin_of(self.model, dtype), None, nothing, always, guarded=False)
         twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
         twin._warned = self._warned  # what it would say is ours to say
@@ -443,8 +460,8 @@ def _mean_coverage(plan: Plan) -> float:
 
 
 def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
-    """Plans and what sites gave last; plans share tensors with each other, so each tensor counts once."""
+    """Plans, what sites gave last and to what; plans share tensors with each other, so each tensor counts once."""
     plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
-    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
+    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites]), slot.planner.known.values()]
     tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

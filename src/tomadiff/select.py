@@ -5,7 +5,8 @@ Selectors take the ``similarity`` ``(M, L, L)`` of the tokens of ``M`` regions (
 batch. The plain-torch code here is the definition; faster equals may stand in for it.
 
 :func:`facility_location` is the paper's choice. :func:`random`, :func:`strided` and :func:`kmeans` are there to
-compare with. Another submodular function is a small :class:`Objective`; :class:`SaturatedCoverage` shows one.
+compare with. :func:`pivoted` looks at lengths too, and is for changes. Another submodular function is a small
+:class:`Objective`; :class:`SaturatedCoverage` shows one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tomadiff.errors import SettingError, ShapeError
 from tomadiff.kernels import Choice as Choice
 
 _NEVER = float("-inf")
+_ROUNDING = 1e-6  # share of the largest squared length below which what is left of a token is noise
 _LAST_RESORT = -1e30  # below every real gain, above _NEVER: tokens that are chosen only when nothing else is left
 
 
@@ -52,7 +54,13 @@ Selector = Callable[[Tensor, int, Tensor | None], Selection]
 
 
 # ---------------------------------------------------------------------------------------------- similarity
-def cosines(tokens: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def inner_products(tokens: Tensor) -> Tensor:
+    """Of tokens ``(..., L, C)`` with each other, ``(..., L, L)`` in float32; a token with NaN has none with any."""
+    rows = tokens.float()
+    return torch.matmul(rows, rows.transpose(-1, -2)).nan_to_num_(0.0, torch.inf, -torch.inf)
+
+
+def cosines(tokens: Tensor, places: Tensor | None = None, products: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Cosines of tokens ``(..., L, C)`` with each other, in float32, and which tokens have one.
 
     Raw inner products are divided by the norms afterwards: one matrix product and no pass over the channels.
@@ -60,20 +68,29 @@ def cosines(tokens: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tenso
     Args:
         tokens: any float dtype.
         places: ``(..., k)`` rows to compare with all others; ``None`` means all rows (``k = L``).
+        products: ``(..., L, L)`` of all rows, if they are known.
 
     Returns:
         ``(..., k, L)`` cosines, and ``(..., L)`` true for usable tokens. Zero tokens, and tokens that are not finite
         or whose squared length overflows, have cosine 0 with all; only the latter two are not usable.
     """
     rows = tokens.float()
-    picked = rows if places is None else rows.gather(-2, places[..., None].expand(*places.shape, rows.shape[-1]))
-    products = torch.matmul(picked, rows.transpose(-1, -2))
+    if products is None:
+        picked = rows if places is None else _picked(rows, places)
+        products = torch.matmul(picked, rows.transpose(-1, -2))
+    elif places is not None:
+        products = _picked(products, places)
     lengths = torch.linalg.vector_norm(rows, dim=-1)
     scale = torch.where(lengths > 0, 1 / lengths, 0.0)
     usable = lengths.isfinite() & scale.isfinite()
     scale = torch.where(usable, scale, 0.0)
     scaled = products * scale[..., None, :] * (scale if places is None else scale.gather(-1, places))[..., None]
     return scaled.nan_to_num_(0.0, 0.0, 0.0).clamp_(-1.0, 1.0), usable
+
+
+def _picked(rows: Tensor, places: Tensor) -> Tensor:
+    """``(..., L, C)``, ``(..., k)`` → ``(..., k, C)``."""
+    return rows.gather(-2, places[..., None].expand(*places.shape, rows.shape[-1]))
 
 
 # ---------------------------------------------------------------------------------------------- objectives
@@ -142,7 +159,7 @@ class SaturatedCoverage:
 
 def _masked(similarity: Tensor, mask: Tensor | None) -> Tensor:
     """Zero the rows and columns of tokens that do not count."""
-    return similarity if mask is None else similarity * (mask[:, :, None] & mask[:, None, :])
+    return similarity if mask is None else torch.where(mask[:, :, None] & mask[:, None, :], similarity, 0.0)
 
 
 def _rows(matrix: Tensor, chosen: Tensor) -> Tensor:
@@ -220,6 +237,39 @@ def submodular(objective: Callable[[], Objective]) -> Selector:
         return greedy(objective(), similarity, count, mask)
 
     return select
+
+
+class Unexplained:
+    """``f(T)``: how much of all tokens a linear combination of those in ``T`` explains, by their inner products.
+
+    Adding a token takes away from all others what they have in common with it: a pivoted Cholesky factorisation, whose
+    pivots are the gains.
+    """
+
+    def start(self, similarity: Tensor) -> None:
+        """See :class:`Objective`; ``similarity`` is a positive semi-definite matrix of products."""
+        self.left = similarity.clone()
+        largest = self.left.diagonal(dim1=1, dim2=2).amax(-1, keepdim=True)
+        self.least = (_ROUNDING * largest).clamp_min(torch.finfo(similarity.dtype).tiny)
+
+    def gains(self) -> Tensor:
+        """See :class:`Objective`: the squared length of what is left of each token."""
+        return self.left.diagonal(dim1=1, dim2=2).clone()
+
+    def add(self, chosen: Tensor) -> None:
+        """See :class:`Objective`."""
+        row = _rows(self.left, chosen)
+        pivot = row.gather(1, chosen[:, None])
+        scale = torch.where(pivot > self.least, 1 / pivot, 0.0)  # less is rounding, and explains nothing
+        self.left.baddbmm_(row[:, :, None], (row * scale)[:, None, :], alpha=-1)
+
+
+def pivoted(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
+    """Each time the token of which most is left when those chosen before have explained what they can.
+
+    Unlike the others it is meant for inner products, ``(M, L, L)``: a long token counts for more than a short one.
+    """
+    return greedy(Unexplained(), similarity, count, mask)
 
 
 def random(
@@ -309,5 +359,6 @@ SELECTORS: dict[str, Selector] = {
     "random": random,
     "strided": strided,
     "kmeans": kmeans,
+    "pivoted": pivoted,
 }
 """Selectors by the name that settings and the command line use."""

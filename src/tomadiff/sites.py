@@ -192,6 +192,8 @@ def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: di
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     slot = site.slot
     if not slot.active:
+        if slot.carries:
+            _renew_if_due(site, tokens)
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:

@@ -12,6 +12,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,6 +75,37 @@ class Kept:
     weighed_at: int
 
 
+class Sight:
+    """The tokens of one call; moved and compared only if somebody looks.
+
+    Attributes:
+        known: ``(B, N, C)`` in raster order, the tokens that answers at hand belong to, if there are any.
+    """
+
+    def __init__(self, given: Tensor, order: Layout | None, known: Tensor | None) -> None:
+        self._given, self._order, self.known = given, order, known
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """``(B, N, C)`` in raster order."""
+        return self._given if self._order is None else self._order.restore(self._given)
+
+    @cached_property
+    def news(self) -> Tensor:
+        """``(B, N, C)`` what plans are made from: how tokens changed, or all that they are."""
+        return self.tokens if self.known is None else self.tokens - self.known
+
+
+def caught_up(plan: Plan, news: Tensor, known: Tensor | None) -> Tensor:
+    """The tokens ``(B, N, C)`` that answers belong to once ``plan`` has spread those to ``news`` over the ``known``.
+
+    Tokens and their answers change by the same matrices: what a destination learns is exact, what others are told is
+    as good as their neighbours' news explain their own.
+    """
+    told = plan.merge(news)
+    return plan.unmerge(told) if known is None else plan.unmerge_add(told, known)
+
+
 Watcher = Callable[["Planner", Tensor], None]
 """Told of a planner, whose ``last`` plan is the one to be used, and of the tokens ``(B, N, C)`` of the call."""
 
@@ -81,7 +113,11 @@ LAST_TURN = 7  # later calls of a step share a plan: a loop at one timestep must
 
 
 class Planner:
-    """Makes and keeps the plans of one slot; tells its ``watcher``, if it has one, whenever a call asks for a plan."""
+    """Makes and keeps the plans of one slot; tells its ``watcher``, if it has one, whenever a call asks for a plan.
+
+    Where answers are carried on, it also knows the tokens they are answers to, and plans from what is new about the
+    tokens of a call. What a plan cannot tell about a token stays new, so it is chosen sooner or later.
+    """
 
     def __init__(
         self,
@@ -97,6 +133,8 @@ class Planner:
         self.grid: Grid | None = None
         self.order: Layout | None = None  # that tokens come in; None: raster order
         self.kept: dict[int, Kept] = {}
+        self.carries = False
+        self.known: dict[int, Tensor] = {}  # by pass, the tokens (B, N, C) that answers at hand belong to
         self.generation = -1
         self.plans_made = 0
         self.weights_made = 0
@@ -117,53 +155,67 @@ class Planner:
         they can spare holds from the next call on.
         """
         assert self.grid is not None
+        turn, ratio = self._turn(), self.ratio()
+        sight = self._sight(tokens, self.known.get(turn) if self.carries else None)
+        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), self._key(tokens, ratio), sight)
+        if self.ratio() != ratio and not static:
+            self.kept[turn] = self._selected(self._key(tokens, self.ratio()), sight)
+        self.last = self.kept[turn].plan
+        if self.carries:
+            self.known[turn] = caught_up(self.last, sight.news, sight.known)
+        if self.watcher is not None:
+            self.watcher(self, sight.tokens)
+        return self.last
+
+    def note(self, tokens: Tensor) -> None:
+        """These ``tokens`` ``(B, N + tail, C)`` get answers of their own: this call does not merge."""
+        self.known[self._turn()] = self._sight(tokens).tokens
+
+    def _turn(self) -> int:
+        """The pass of the step; the plans of another picture are forgotten."""
         tick = self.moment.tick
         if tick.generation != self.generation:
             self.kept.clear()
+            self.known.clear()
             self.generation = tick.generation
+        return min(tick.turn, LAST_TURN)
+
+    def _sight(self, tokens: Tensor, known: Tensor | None = None) -> Sight:
+        assert self.grid is not None
         image = tokens[:, : self.grid.tokens].detach()
-        turn, ratio = min(tick.turn, LAST_TURN), self.ratio()
-        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), self._key(tokens, ratio), image)
-        if self.ratio() != ratio and not static:
-            self.kept[turn] = self._selected(self._key(tokens, self.ratio()), image)
-        self.last = self.kept[turn].plan
-        if self.watcher is not None:
-            self.watcher(self, self._raster(image))
-        return self.last
+        alike = known is not None and known.shape == image.shape and known.dtype == image.dtype
+        return Sight(image, self.order, known if alike else None)
 
     def _key(self, tokens: Tensor, ratio: float) -> tuple[Any, ...]:
         return (self.grid, tokens.shape[0], tokens.dtype, tokens.device, ratio)
 
-    def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], tokens: Tensor) -> Kept:
+    def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], sight: Sight) -> Kept:
         """Later passes of a step take the destinations of its first, and weigh them by their own tokens."""
         tick = self.moment.tick
         if tick.turn > 0 and first is not None and first.key == key:
             if own is None or own.key != key or own.selected_at != first.selected_at:
-                return self._reweighed(first, tokens)
+                return self._reweighed(first, sight)
         elif own is None or own.key != key:
-            return self._selected(key, tokens)
+            return self._selected(key, sight)
         assert own is not None
         due = self.schedule.due(tick.step, own.selected_at, own.weighed_at, tick.total)
         if due is Due.SELECT and tick.turn == 0:
-            return self._selected(key, tokens)
-        return self._reweighed(own, tokens) if due in (Due.REWEIGH, Due.SELECT) else own
+            return self._selected(key, sight)
+        return self._reweighed(own, sight) if due in (Due.REWEIGH, Due.SELECT) else own
 
-    def _raster(self, tokens: Tensor) -> Tensor:
-        return tokens if self.order is None else self.order.restore(tokens)
-
-    def _selected(self, key: tuple[Any, ...], tokens: Tensor) -> Kept:
+    def _selected(self, key: tuple[Any, ...], sight: Sight) -> Kept:
         assert self.grid is not None
         self.plans_made += 1
-        passes = self.moment.passes if tokens.shape[0] % self.moment.passes == 0 else 1
-        dice, tokens, ratio = self.moment.dice.generator, self._raster(tokens), key[-1]
-        plan = self.method.plan(tokens, self.grid, ratio=ratio, passes=passes, generator=dice, depth=self.depth)
-        self.suitable = self.method.suitable_ratio(tokens, self.grid, passes=passes)
+        passes = self.moment.passes if len(sight.tokens) % self.moment.passes == 0 else 1
+        dice, ratio = self.moment.dice.generator, key[-1]
+        plan = self.method.plan(sight.news, self.grid, ratio=ratio, passes=passes, generator=dice, depth=self.depth)
+        self.suitable = self.method.suitable_ratio(sight.tokens, self.grid, passes=passes)
         step = self.moment.tick.step
         return Kept(plan, key, step, step)
 
-    def _reweighed(self, kept: Kept, tokens: Tensor) -> Kept:
+    def _reweighed(self, kept: Kept, sight: Sight) -> Kept:
         self.weights_made += 1
-        plan = self.method.reweigh(kept.plan, self._raster(tokens), depth=self.depth)
+        plan = self.method.reweigh(kept.plan, sight.news, depth=self.depth)
         return Kept(plan, kept.key, kept.selected_at, self.moment.tick.step)
 
 
@@ -211,7 +263,7 @@ class Slot:
         """
         grid, ratio = self.planner.grid, self.planner.ratio()
         assert grid is not None
-        key, self.batch = (grid, batch, dtype, device, ratio, arranged), batch
+        key, self.batch = (grid, batch, dtype, device, ratio, arranged, self.planner.method), batch
         if self.__dict__.get("_prepared") != key:
             blank = torch.zeros(batch, grid.tokens, 1, dtype=dtype, device=device)
             plan = self.planner.method.plan(blank, grid, ratio=ratio, depth=self.planner.depth)
@@ -226,13 +278,19 @@ class Slot:
         return self.planner.order
 
     def renew(self, tokens: Tensor) -> None:
-        """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due."""
+        """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due.
+
+        At a step that does not merge, they are noted as those that answers belong to.
+        """
         if torch.compiler.is_compiling():
             assert self.plan is not None
             self.plan.renew(renewed_state(tokens, self.handle, self.plan.state))
             return
-        current = self.planner.current(tokens)
         self._renewed_for = self.planner.moment.tick
+        if not self.active:
+            self.planner.note(tokens)
+            return
+        current = self.planner.current(tokens)
         if current is self._taken:  # nothing was due
             return
         self._taken = current
@@ -293,12 +351,16 @@ def _say_nothing(_: str) -> None:
 
 
 @torch.library.custom_op("tomadiff::renewed_state", mutates_args=())
-def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - for its fake
+def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:
     """The state of a slot's current plan, for compiled code: one opaque node, so that no step number enters a graph.
 
     ``state`` tells the shapes; ``handle`` is a tensor, because a number would be compiled in.
     """
-    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens, static=True).state]
+    slot = _SLOTS[int(handle)]
+    if not slot.active:
+        slot.planner.note(tokens)
+        return [tensor.clone() for tensor in state]
+    return [tensor.clone() for tensor in slot.planner.current(tokens, static=True).state]
 
 
 @renewed_state.register_fake

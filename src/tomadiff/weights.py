@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,12 +18,28 @@ from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
 from tomadiff.plan import Destinations, MergePlan, PickPlan, Share, by_group, group_count
-from tomadiff.select import Selection, Selector, cosines
-from tomadiff.unmerging import Unmerge, unmerge_matrix
+from tomadiff.select import Selection, Selector, cosines, inner_products, pivoted
+from tomadiff.unmerging import FITTED, Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
 Merging = Literal["average", "pick"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What choosing destinations found out about tokens, by region.
+
+    Attributes:
+        cosine: ``(B, R, k, L)`` of the destinations with all tokens.
+        products: ``(B, R, L, L)`` inner products of all tokens.
+    """
+
+    cosine: Tensor | None = None
+    products: Tensor | None = None
+
+
+NOTHING = Seen()
 
 _LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
@@ -45,7 +62,7 @@ def choose_destinations(
     share: Share = "sample",
     passes: int = 1,
     quota: Quota = "equal",
-) -> tuple[Destinations, Tensor | None]:
+) -> tuple[Destinations, Seen]:
     """Choose the destinations of ``tokens`` ``(B, N, C)``.
 
     Args:
@@ -60,20 +77,22 @@ def choose_destinations(
         quota: whether every region keeps equally many, or all share one number (see :mod:`tomadiff.allotment`).
 
     Returns:
-        The destinations, and the ``(B, R, k, L)`` cosines between them and all tokens, which :func:`weigh` would
-        otherwise compute again (``None`` if the attention regions are others).
+        The destinations, and what :func:`weigh` would otherwise compute again (nothing if the attention regions are
+        others).
     """
     layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
-    cosine, similarity, mask = _similarity(tokens, layout, groups)
+    products, cosine, mask = _compared(tokens, layout, groups)
     count = kept_per_region(ratio, layout) if quota == "equal" else layout.length
+    similarity = _mean_of_group(products, groups) if selector is pivoted else _similarity(cosine, groups)
     selection = selector(similarity, count, mask)
     places = selection.indices.view(groups, layout.regions, -1)
     rows = None if quota == "equal" else _ranked(selection, mask, layout, groups)[:, : kept_in_all(ratio, layout)]
     rows = None if rows is None else rows.sort(dim=-1).values
     chosen = Destinations(layout, places, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
-        return _rehouse(chosen, regions, attention_regions), None
-    return chosen, cosine.gather(2, chosen.places[..., None].expand(*chosen.places.shape, cosine.shape[-1]))
+        return _rehouse(chosen, regions, attention_regions), Seen()
+    rows = chosen.places[..., None].expand(*chosen.places.shape, cosine.shape[-1])
+    return chosen, Seen(cosine.gather(2, rows), products)
 
 
 def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
@@ -84,12 +103,22 @@ def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> 
     return by_rank(selection.gains.view(shape), real, usable)
 
 
-def _similarity(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """``(B, R, L, L)`` cosines; ``(G·R, L, L)`` similarity and ``(G·R, L)`` mask, as selectors take them."""
-    cosine, usable = cosines(layout.split(tokens))
-    similarity = (by_group(cosine, groups).mean(0) + 1) / 2
-    mask = by_group(usable & layout.mask, groups).all(0)
-    return cosine, similarity.flatten(0, 1), mask.flatten(0, 1)
+def _compared(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``(B, R, L, L)`` inner products and cosines, and a ``(G·R, L)`` mask as selectors take it."""
+    parts = layout.split(tokens)
+    products = inner_products(parts)
+    cosine, usable = cosines(parts, products=products)
+    return products, cosine, by_group(usable & layout.mask, groups).all(0).flatten(0, 1)
+
+
+def _similarity(cosine: Tensor, groups: int) -> Tensor:
+    """``(B, R, L, L)`` → ``(G·R, L, L)`` as selectors take it, from 0 to 1."""
+    return (_mean_of_group(cosine, groups) + 1) / 2
+
+
+def _mean_of_group(matrices: Tensor, groups: int) -> Tensor:
+    """``(B, R, L, L)`` → ``(G·R, L, L)``."""
+    return by_group(matrices, groups).mean(0).flatten(0, 1)
 
 
 def coverage_by_count(
@@ -100,8 +129,8 @@ def coverage_by_count(
     Greedy choices are nested: one run to the end tells all of them. Reading the result waits for the GPU.
     """
     layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
-    _, similarity, mask = _similarity(tokens, layout, groups)
-    gains = selector(similarity, layout.smallest, mask).gains.clamp_min(0)
+    _, cosine, mask = _compared(tokens, layout, groups)
+    gains = selector(_similarity(cosine, groups), layout.smallest, mask).gains.clamp_min(0)
     by_count = gains.sum(0).cumsum(0) / mask.sum().clamp_min(1)
     return [float(coverage) for coverage in by_count]
 
@@ -137,23 +166,27 @@ def weigh(
     temperature: float = 1e-3,
     logits: Logits = "cosine",
     unmerge: Unmerge = "transpose",
-    cosine: Tensor | None = None,
+    seen: Seen = NOTHING,
     kernels: Choice = "auto",
     merging: Merging = "average",
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
-    ``cosine`` ``(B, R, k, L)`` may be given where it is known already. ``kernels`` says whether plain torch makes and
+    ``seen`` spares what is known already. ``kernels`` says whether plain torch makes and
     uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`). ``merging`` says whether a merged token
     is the average of those that joined it, or the destination as it is.
     """
     layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge, merging)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
-        return _weighed_by_kernel(tokens, chosen, temperature, cosine)
-    parts = layout.split(tokens) if cosine is None or logits == "dot" or unmerge == "least-squares" else None
+        return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
+    fits, cosine, products = unmerge in FITTED, seen.cosine, seen.products
+    parts = layout.split(tokens) if cosine is None or logits == "dot" or (fits and products is None) else None
+    if fits and products is None:
+        assert parts is not None
+        products = inner_products(parts)
     if cosine is None:
         assert parts is not None
-        cosine, _ = cosines(parts, chosen.places)
+        cosine, _ = cosines(parts, chosen.places, products)
     affinity = cosine if parts is None or logits == "cosine" else _dot_products(parts, chosen.places)
     if chosen.rows is not None:
         kept = is_kept(chosen.rows, chosen.places[0].numel()).view(chosen.places.shape)[..., None]
@@ -168,7 +201,7 @@ def weigh(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
-        unmerge_matrix(weights, merge, unmerge, parts).to(tokens.dtype),
+        unmerge_matrix(weights, merge, unmerge, products if fits else None).to(tokens.dtype),
         mass.flatten(1).to(tokens.dtype),
         _coverage(cosine, layout.mask),
         chosen.shared,

@@ -138,7 +138,7 @@ def test_what_is_carried_costs_memory_until_the_picture_is_done() -> None:
         assert len(held) == len(sites(one.model))
         return tensors
 
-    with tomadiff.apply(one.pipe, 0.5):
+    with tomadiff.apply(one.pipe, 0.5, carry=True):
         one.draw(num_inference_steps=3, callback_on_step_end=look)
         gc.collect()
         assert held

@@ -50,9 +50,10 @@ def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
     offered = [one for one in tune.settings(20) if one.method.ratio == 0.5]
     assert any(one.method == ToMA(0.5) and one.schedule == replace(ToMA().schedule, lenient=False) for one in offered)
     for name, values in {
-        "carry": {True, False},
+        "carry": {None, False},
         "merging": {"pick", "average"},
-        "selector": {"random", "facility_location"},
+        "unmerge": {"regression", "least-squares"},
+        "selector": {"pivoted", "random", "facility_location"},
     }.items():
         assert {getattr(one.method, name) for one in offered} == values
     assert len(offered) * len(tune.RATIOS) <= 120, "each costs pictures"

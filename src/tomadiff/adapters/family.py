@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tomadiff.grid import Grid
+from tomadiff.methods.base import Method
 from tomadiff.plan import Share
 from tomadiff.sites import OpKind, Rotary
 
@@ -132,6 +133,8 @@ class Family:
         share: forced where rotary tables have no batch axis.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
+        carries_from: fewest steps of a run at which one step says enough about the next for answers to be carried on,
+            where a method leaves that open.
         note: what a user should know.
     """
 
@@ -145,7 +148,12 @@ class Family:
     skip: float = 0.0
     share: Share | None = None
     order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
+    carries_from: int = 0
     note: str = ""
+
+    def suited(self, method: Method, steps: int | None) -> Method:
+        """``method`` for a run of so many steps, if their number is known."""
+        return method.fresh() if steps is not None and steps < self.carries_from else method
 
     def block(self, module: nn.Module) -> Block | None:
         """What is known about a block, by its class or a class it derives from."""

@@ -66,9 +66,9 @@ def ways(ratio: float) -> Iterator[tuple[str, ToMA, int]]:
     ours = ToMA(ratio)
     yield "ours", ours, 1
     yield "plans kept 2 steps", ours, 2
-    yield "averages", replace(ours, merging="average"), 1
-    yield "facility location", replace(ours, selector="facility_location"), 1
-    yield "not carried", replace(ours, carry=False, merging="average", selector="facility_location"), 1
+    yield "least squares", replace(ours, unmerge="least-squares"), 1
+    yield "random destinations", replace(ours, selector="random"), 1
+    yield "not carried", ours.fresh(), 1
 
 
 def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:

@@ -86,6 +86,10 @@ class Method:
         """Whether what layers give is kept for the next step, and only its change is merged."""
         return False
 
+    def fresh(self) -> Method:
+        """The same for a run whose steps have too little in common to carry anything on, unless settings insist."""
+        return self
+
     def plan(
         self,
         tokens: Tensor,

@@ -17,7 +17,17 @@ from tomadiff.plan import Destinations, MergePlan
 from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.unmerging import UNMERGES, Unmerge
-from tomadiff.weights import Logits, Merging, Quota, choose_destinations, coverage_by_count, kept_per_region, weigh
+from tomadiff.weights import (
+    NOTHING,
+    Logits,
+    Merging,
+    Quota,
+    Seen,
+    choose_destinations,
+    coverage_by_count,
+    kept_per_region,
+    weigh,
+)
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 """What a coverage target chooses from: few, so that compiled code has few shapes to know."""
@@ -25,19 +35,27 @@ RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 FIRST_STEPS = 0.05
 """Share of the run that stays unmerged by default: one step of twenty, none of four."""
 
+_FRESH = {  # settings that suit changes, and those that suit tokens
+    "selector": ("pivoted", "facility_location"),
+    "merging": ("pick", "average"),
+    "unmerge": ("regression", "least-squares"),
+}
+
 
 @dataclass(frozen=True)
 class ToMA(Method):
     """Merge near-equal tokens with nothing but matrix products.
 
-    The defaults are our own (see docs/method.md): every block draws new destinations at every step, computes with those
-    tokens as they are, and gives the others the change that least squares read off them, on top of what they were
-    given last (``carry``). :meth:`paper` has the settings of the paper.
+    The defaults are our own (see docs/method.md): at every step, every block computes the tokens that changed most
+    since they were computed last, and gives the others the change that a regression reads off those, on top of
+    what they were given last (``carry``). :meth:`paper` has the settings of the paper.
 
     What matters most:
         ``ratio``: share of tokens removed.
         ``carry``: keep what every layer gave at the last step, and merge only how that changes. It holds one output of
-            every merged layer (for SDXL at 1024² in half precision 1.3 GB, for Flux.1 1.9 GB); ``False`` does without.
+            every merged layer and one input of every block (for SDXL at 1024² in half precision 1.7 GB, for Flux.1
+            3.3 GB); ``False`` does without. ``None`` carries unless a run has so few steps that it would not help:
+            below 10 on UNets, which then get fresh plans by facility location, averages and least squares.
         ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
         ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average,
             if those are chosen by facility location. Every time destinations are chosen, the largest ratio that still
@@ -55,7 +73,8 @@ class ToMA(Method):
         merging: ``"average"`` makes a merged token the weighted mean of all that join it, as the paper does; ``"pick"``
             takes the destination as it is.
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
-            ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
+            ``"least-squares"`` spreads what comes back the way the tokens themselves are spread, ``"regression"`` the
+            way their changes are.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
         kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
             ``"triton"`` insists on them, ``"torch"`` does without.
@@ -68,9 +87,9 @@ class ToMA(Method):
     temperature: float = 1e-3
     logits: Logits = "cosine"
     merging: Merging = "pick"
-    unmerge: Unmerge = "least-squares"
-    selector: str | Selector = "random"
-    carry: bool = True
+    unmerge: Unmerge = "regression"
+    selector: str | Selector = "pivoted"
+    carry: bool | None = None
     scope: Scope = "block"
     coverage: float | None = None
     kernels: Choice = "auto"
@@ -149,12 +168,19 @@ class ToMA(Method):
     @property
     def schedule(self) -> Schedule:
         """Who carries goes on from steps that are exact, and gives every token its turn; the paper keeps plans long."""
-        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carry else Schedule()
+        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carries else Schedule()
 
     @property
     def carries(self) -> bool:
         """See :attr:`Method.carries`."""
-        return self.carry
+        return self.carry is not False
+
+    def fresh(self) -> ToMA:
+        """See :meth:`Method.fresh`: tokens are represented, and not only how they changed."""
+        if self.carry is not None:
+            return self
+        changed = {name: new for name, (old, new) in _FRESH.items() if getattr(self, name) == old}
+        return replace(self, carry=False, **changed)  # type: ignore[arg-type]
 
     def plan(
         self,
@@ -174,10 +200,10 @@ class ToMA(Method):
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
         selector = self._selector(generator)
         with torch.no_grad():
-            chosen, cosine = choose_destinations(
+            chosen, seen = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
-            return self._weigh(tokens, chosen, cosine)
+            return self._weigh(tokens, chosen, seen)
 
     def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
         """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
@@ -210,8 +236,8 @@ class ToMA(Method):
         with torch.no_grad():
             return self._weigh(tokens, plan.chosen.repeated(tokens.shape[0]))
 
-    def _weigh(self, tokens: Tensor, chosen: Destinations, cosine: Tensor | None = None) -> DensePlan:
-        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, cosine, self.kernels, self.merging)
+    def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
+        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels, self.merging)
 
 
 def _require_regions(name: str, regions: object) -> None:

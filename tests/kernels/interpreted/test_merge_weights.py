@@ -7,7 +7,7 @@ from tomadiff.errors import SettingError
 from tomadiff.grid import Regions
 from tomadiff.plan import Destinations, MergePlan
 from tomadiff.select import SELECTORS
-from tomadiff.weights import choose_destinations, weigh
+from tomadiff.weights import NOTHING, Seen, choose_destinations, weigh
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # How far a number may be off that is between 0 and 1; the interpreter cuts bfloat16 off where torch rounds.
@@ -23,10 +23,9 @@ CASES = [  # regions of 9, 16, 25, 64, 100 and 256 tokens, and some that grids c
 ]
 
 
-def destinations(tokens: Tensor, grid: Grid, regions: Regions, ratio: float) -> tuple[Destinations, Tensor]:
-    chosen, cosine = choose_destinations(tokens, grid, ratio, regions, None, SELECTORS["strided"])
-    assert cosine is not None
-    return chosen, cosine
+def destinations(tokens: Tensor, grid: Grid, regions: Regions, ratio: float) -> tuple[Destinations, Seen]:
+    chosen, seen = choose_destinations(tokens, grid, ratio, regions, None, SELECTORS["strided"])
+    return chosen, seen
 
 
 def assert_same_plan(fast: MergePlan, slow: MergePlan, dtype: torch.dtype) -> None:
@@ -43,9 +42,9 @@ def assert_same_plan(fast: MergePlan, slow: MergePlan, dtype: torch.dtype) -> No
 @pytest.mark.parametrize(("grid", "regions"), CASES, ids=str)
 def test_it_weighs_as_plain_torch_does(grid: Grid, regions: Regions, known: bool) -> None:
     tokens = torch.randn(1, grid.tokens, 20)
-    chosen, cosine = destinations(tokens, grid, regions, 0.5)
+    chosen, seen = destinations(tokens, grid, regions, 0.5)
     fast, slow = (
-        weigh(tokens, chosen, 0.1, cosine=cosine if known else None, kernels=way) for way in ("triton", "torch")
+        weigh(tokens, chosen, 0.1, seen=seen if known else NOTHING, kernels=way) for way in ("triton", "torch")
     )
     assert_same_plan(fast, slow, torch.float32)
 
@@ -54,17 +53,17 @@ def test_it_weighs_as_plain_torch_does(grid: Grid, regions: Regions, known: bool
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_is_weighed_in_float32(dtype: torch.dtype, known: bool) -> None:
     grid, tokens = Grid(7, 9), torch.randn(2, 63, 36).to(dtype)
-    chosen, cosine = destinations(tokens, grid, Tiles(4), 0.6)
+    chosen, seen = destinations(tokens, grid, Tiles(4), 0.6)
     fast, slow = (
-        weigh(tokens, chosen, 0.2, cosine=cosine if known else None, kernels=way) for way in ("triton", "torch")
+        weigh(tokens, chosen, 0.2, seen=seen if known else NOTHING, kernels=way) for way in ("triton", "torch")
     )
     assert_same_plan(fast, slow, dtype)
 
 
 def test_a_sharp_softmax_leaves_exact_zeros() -> None:
     grid, tokens = Grid(4, 4), torch.randn(1, 16, 8)
-    chosen, cosine = destinations(tokens, grid, Tiles(4), 0.5)
-    fast, slow = (weigh(tokens, chosen, 1e-3, cosine=cosine, kernels=way) for way in ("triton", "torch"))
+    chosen, seen = destinations(tokens, grid, Tiles(4), 0.5)
+    fast, slow = (weigh(tokens, chosen, 1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
     assert torch.equal(fast.unmerge_matrix == 0, slow.unmerge_matrix == 0)
     assert float(fast.unmerge_matrix[fast.unmerge_matrix > 0].min()) > 1e-9
@@ -81,9 +80,10 @@ def test_zero_and_broken_tokens_stay_in_their_place() -> None:
 
 def test_a_destination_of_no_mass_stands_for_itself() -> None:
     grid, tokens = Grid(4, 4), torch.randn(1, 16, 8)
-    chosen, cosine = destinations(tokens, grid, Tiles(4), 0.75)
-    cosine[:, :, 2] = -1.0  # nobody is like the third destination, not even itself
-    fast, slow = (weigh(tokens, chosen, 1e-3, cosine=cosine, kernels=way) for way in ("triton", "torch"))
+    chosen, seen = destinations(tokens, grid, Tiles(4), 0.75)
+    assert seen.cosine is not None
+    seen.cosine[:, :, 2] = -1.0  # nobody is like the third destination, not even itself
+    fast, slow = (weigh(tokens, chosen, 1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
     assert fast.merge_matrix[0, 0, 2].argmax() == chosen.places[0, 0, 2]
     assert fast.merge_matrix[0, 0, 2].sum() == 1
