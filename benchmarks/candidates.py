@@ -81,9 +81,13 @@ def ladder() -> list[Candidate]:
     return [our(ratio) for ratio in SIXTEENTHS]
 
 
-def ours(bench: Bench) -> Iterator[Candidate]:
-    """Our defaults by ratio, and at the cost of everyone they are compared with."""
+def defaults(_: Bench) -> Iterator[Candidate]:
+    """What users get, by ratio."""
     yield from (our(ratio) for ratio in RATIOS)
+
+
+def ours(bench: Bench) -> Iterator[Candidate]:
+    """Our defaults at the cost of everyone they are compared with."""
     rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench), *narrow(bench))}
     yield from filter(None, (within(budget, bench.cost) for budget in sorted({*rivals, *BUDGETS})))
 
@@ -129,9 +133,13 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     for start in (0.0, 0.1, 0.2):
         yield own(start)
     yield own(change=", not carried", carry=False)
+    yield Candidate.of(f"{OURS}, as for few steps", ToMA(0.5).fresh(), own().schedule)
     yield own(change=", averages", merging="average")
     yield own(change=", transpose", unmerge="transpose")
+    yield own(change=", least squares", unmerge="least-squares")
     yield own(change=", facility location", selector="facility_location")
+    yield own(change=", random destinations", selector="random")
+    yield own(change=", shared quota", quota="shared")
     yield own(change=", plans by level", scope="level")
     yield own(change=", tiles of 8", regions=Tiles(8))
     yield own(change=", tiles of 2", regions=Tiles(2))
@@ -212,6 +220,7 @@ TUNING = ("knobs", "windows")
 
 SETS = {
     "paper": paper,
+    "defaults": defaults,
     "ours": ours,
     "peers": peers,
     "narrow": narrow,
