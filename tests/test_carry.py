@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import tomadiff
 from tests.adapters import test_families as families
 from tests.adapters.contract import CLOSE, FamilyContract, SiteCall, as_tuple, dense, kept_rows, recorded, sites
-from tomadiff import Schedule, Stripes, ToMA
+from tomadiff import Grid, Schedule, Stripes, ToMA
 from tomadiff.plan import PickPlan
+from tomadiff.slots import Dice, Moment, Planner
 
 Inputs = dict[str, Any]
 FRESH = Schedule(1, 1)  # new plans at every step, and the first step merges
@@ -126,6 +127,89 @@ def test_destinations_get_the_answer_of_the_layer_and_others_keep_theirs(unet: n
         assert others.sum() == len(rows)
         assert torch.allclose(call.outputs[0][:, rows], own, **CLOSE)
         assert torch.allclose(call.outputs[0][:, others], last.outputs[0][:, others], **CLOSE)
+
+
+# ---------------------------------------------------------------------------------------------- what is known
+def planners(model: nn.Module) -> list[Planner]:
+    return list({id(site.slot): site.slot.planner for _, site in sites(model)}.values())
+
+
+def test_answers_belong_to_the_tokens_that_are_known(unet: nn.Module) -> None:
+    """Unmerged steps make everything known; merged ones by the matrices that spread the answers."""
+    with tomadiff.apply(unet, 0.5, schedule=Schedule(1, 1, start=1)) as patch:
+        before, after = watched(patch, unet, [inputs(0), inputs(1)])
+        known = [planner.known[0] for planner in planners(unet)]
+        orders = [planner.order for planner in planners(unet)]
+    firsts = [place for place, call in enumerate(after) if call.kind == "attention"]
+    assert len(firsts) == len(known)
+    for place, found, order in zip(firsts, known, orders, strict=True):
+        last, call = before[place], after[place]
+        merge, unmerge = dense(call.plan, call.tokens)
+        expected = last.tokens + unmerge @ merge @ (call.tokens - last.tokens)
+        assert torch.allclose(found, expected if order is None else order.restore(expected), **CLOSE)
+        rows = kept_rows(call.plan)
+        assert torch.allclose(expected[:, rows[0]], call.tokens[:, rows[0]], **CLOSE), "destinations are known exactly"
+
+
+def test_what_did_not_change_is_not_computed() -> None:
+    """Half of every tile changes: it is what is chosen, and next to nothing is left to be told."""
+    planner = Planner(ToMA(0.5), FRESH, Moment(dice=Dice(0)), level=0)
+    planner.grid, planner.carries = Grid(8, 8), True
+    tokens = torch.randn(1, 64, 16, generator=torch.Generator().manual_seed(0))
+    planner.note(tokens)
+    left = (torch.arange(64) % 4 < 2)[None, :, None]  # the left half of every 4×4 tile
+    moved = tokens + left * torch.randn(1, 64, 16, generator=torch.Generator().manual_seed(1))
+    plan = planner.current(moved)
+    assert plan.destinations[0].sort().values.tolist() == left[0, :, 0].nonzero()[:, 0].tolist()
+    assert (planner.known[0] - moved).norm() < 0.01 * (moved - tokens).norm()
+
+
+def test_what_is_known_goes_with_the_answers(unet: nn.Module) -> None:
+    with tomadiff.apply(unet, 0.5, schedule=Schedule(1, 1, stop=2)) as patch:
+        draw(patch, unet, [inputs(0)])
+        assert all(planner.known for planner in planners(unet))
+        patch.begin()
+        patch.step(2)
+        run(unet, inputs(1))
+        assert not any(planner.known for planner in planners(unet))
+
+
+# ---------------------------------------------------------------------------------------------- few steps
+def test_few_steps_of_a_unet_get_fresh_plans(unet: nn.Module) -> None:
+    with tomadiff.apply(unet, 0.5) as patch:
+        for steps, carries in ((4, False), (9, False), (10, True), (8, False)):
+            patch.begin(steps=steps)
+            run(unet, inputs(0))
+            assert any(site.last for _, site in sites(unet)) == carries
+            assert all(planner.method.carries == carries for planner in planners(unet))
+        assert planners(unet)[0].method == ToMA(
+            0.5, carry=False, selector="facility_location", merging="average", unmerge="least-squares"
+        )
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_who_insists_on_carrying_or_not_is_heard(unet: nn.Module, carry: bool) -> None:
+    with tomadiff.apply(unet, 0.5, carry=carry) as patch:
+        for steps in (4, 20):
+            patch.begin(steps=steps)
+            run(unet, inputs(0))
+            assert any(site.last for _, site in sites(unet)) == carry
+
+
+def test_settings_of_ones_own_survive_few_steps() -> None:
+    assert ToMA(0.5, selector="strided", temperature=0.1).fresh() == ToMA(
+        0.5, selector="strided", temperature=0.1, carry=False, merging="average", unmerge="least-squares"
+    )
+    assert ToMA.paper(0.5).fresh() == ToMA.paper(0.5)
+
+
+def test_transformers_carry_with_few_steps() -> None:
+    one = families.TestFlux()
+    model = one.model()
+    with tomadiff.apply(model, 0.5, skip=0) as patch:
+        patch.begin(steps=4)
+        one.run(model, **one.inputs(8, 8, (0,)))
+        assert any(site.last for _, site in sites(model))
 
 
 # ---------------------------------------------------------------------------------------------- where a picture begins
