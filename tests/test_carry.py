@@ -138,15 +138,15 @@ def test_answers_belong_to_the_tokens_that_are_known(unet: nn.Module) -> None:
     """Unmerged steps make everything known; merged ones by the matrices that spread the answers."""
     with tomadiff.apply(unet, 0.5, schedule=Schedule(1, 1, start=1)) as patch:
         before, after = watched(patch, unet, [inputs(0), inputs(1)])
-        known = [planner.known[0] for planner in planners(unet)]
-        orders = [planner.order for planner in planners(unet)]
-    firsts = [place for place, call in enumerate(after) if call.kind == "attention"]
-    assert len(firsts) == len(known)
-    for place, found, order in zip(firsts, known, orders, strict=True):
-        last, call = before[place], after[place]
+        leading = {module: site.slot.planner for module, site in sites(unet) if site.leads}
+        found = {module: (planner.known[0], planner.order) for module, planner in leading.items()}
+    pairs = [(last, call) for last, call in zip(before, after, strict=True) if call.module in found]
+    assert len(pairs) == len(found)
+    for last, call in pairs:
+        known, order = found[call.module]
         merge, unmerge = dense(call.plan, call.tokens)
         expected = last.tokens + unmerge @ merge @ (call.tokens - last.tokens)
-        assert torch.allclose(found, expected if order is None else order.restore(expected), **CLOSE)
+        assert torch.allclose(known, expected if order is None else order.restore(expected), **CLOSE)
         rows = kept_rows(call.plan)
         assert torch.allclose(expected[:, rows[0]], call.tokens[:, rows[0]], **CLOSE), "destinations are known exactly"
 
