@@ -192,8 +192,8 @@ def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: di
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     slot = site.slot
     if not slot.active:
-        if slot.carries:
-            _renew_if_due(site, tokens)
+        if slot.carries and (site.leads or (not torch.compiler.is_compiling() and slot.is_stale())):
+            slot.note(_as_first_op_sees(site, tokens))
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:

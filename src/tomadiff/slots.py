@@ -278,18 +278,12 @@ class Slot:
         return self.planner.order
 
     def renew(self, tokens: Tensor) -> None:
-        """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due.
-
-        At a step that does not merge, they are noted as those that answers belong to.
-        """
+        """Bring the plan up to date from ``tokens`` ``(B, N + tail, C)``, if anything is due."""
         if torch.compiler.is_compiling():
             assert self.plan is not None
             self.plan.renew(renewed_state(tokens, self.handle, self.plan.state))
             return
         self._renewed_for = self.planner.moment.tick
-        if not self.active:
-            self.planner.note(tokens)
-            return
         current = self.planner.current(tokens)
         if current is self._taken:  # nothing was due
             return
@@ -298,6 +292,15 @@ class Slot:
             self.plan = copy.copy(current if self.order is None else current.arranged())
         else:
             self.plan.renew(current.state)
+
+    def note(self, tokens: Tensor) -> None:
+        """Take ``tokens`` ``(B, N + tail, C)`` of a step that does not merge for those that answers belong to."""
+        if torch.compiler.is_compiling():
+            self.receipt = noted(tokens, self.handle)  # kept, or the compiler would leave out the call
+            return
+        self._renewed_for = self.planner.moment.tick
+        if self.expects(tokens):
+            self.planner.note(tokens)
 
     def is_stale(self) -> bool:
         """Whether nobody has looked yet, in this call of the model, if the plan is due."""
@@ -351,18 +354,26 @@ def _say_nothing(_: str) -> None:
 
 
 @torch.library.custom_op("tomadiff::renewed_state", mutates_args=())
-def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:
+def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - for its fake
     """The state of a slot's current plan, for compiled code: one opaque node, so that no step number enters a graph.
 
     ``state`` tells the shapes; ``handle`` is a tensor, because a number would be compiled in.
     """
-    slot = _SLOTS[int(handle)]
-    if not slot.active:
-        slot.planner.note(tokens)
-        return [tensor.clone() for tensor in state]
-    return [tensor.clone() for tensor in slot.planner.current(tokens, static=True).state]
+    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens, static=True).state]
 
 
 @renewed_state.register_fake
 def _(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - as the real one
     return [torch.empty_like(tensor) for tensor in state]
+
+
+@torch.library.custom_op("tomadiff::noted", mutates_args=())
+def noted(tokens: Tensor, handle: Tensor) -> Tensor:
+    """:meth:`Slot.note` for compiled code; what it gives says nothing."""
+    _SLOTS[int(handle)].note(tokens)
+    return handle.clone()
+
+
+@noted.register_fake
+def _(tokens: Tensor, handle: Tensor) -> Tensor:  # noqa: ARG001 - as the real one
+    return torch.empty_like(handle)

@@ -160,7 +160,7 @@ def test_compiled_model_with_an_unmerged_window_and_another_size() -> None:
     assert backend.graphs <= 3 + 1
     made = backend.graphs
     assert_same(draw(drawer, height=48), small)
-    assert backend.graphs <= made + 2  # one for each mode
+    assert backend.graphs <= made + 4  # unmerged with and without answers to go on from, merged; one more as sizes vary
     made = backend.graphs
     assert_same(draw(drawer), merged)
     assert_same(draw(drawer, height=48), small)
