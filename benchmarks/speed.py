@@ -97,6 +97,7 @@ def _toma(title: str, **settings: Any) -> Contender:
 
 
 CONTENDERS: dict[str, Contender] = {
+    "ours": Contender("our defaults, every step merged", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
     "toma": _toma("ToMA (tile, one plan per level)"),
     "toma-fresh": _toma("ToMA (plan per block, least squares)", scope="block", unmerge="least-squares"),
     "toma-stripe": _toma("ToMA stripe", regions=Stripes(16)),
