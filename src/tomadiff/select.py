@@ -239,37 +239,28 @@ def submodular(objective: Callable[[], Objective]) -> Selector:
     return select
 
 
-class Unexplained:
-    """``f(T)``: how much of all tokens a linear combination of those in ``T`` explains, by their inner products.
-
-    Adding a token takes away from all others what they have in common with it: a pivoted Cholesky factorisation, whose
-    pivots are the gains.
-    """
-
-    def start(self, similarity: Tensor) -> None:
-        """See :class:`Objective`; ``similarity`` is a positive semi-definite matrix of products."""
-        self.left = similarity.clone()
-        largest = self.left.diagonal(dim1=1, dim2=2).amax(-1, keepdim=True)
-        self.least = (_ROUNDING * largest).clamp_min(torch.finfo(similarity.dtype).tiny)
-
-    def gains(self) -> Tensor:
-        """See :class:`Objective`: the squared length of what is left of each token."""
-        return self.left.diagonal(dim1=1, dim2=2).clone()
-
-    def add(self, chosen: Tensor) -> None:
-        """See :class:`Objective`."""
-        row = _rows(self.left, chosen)
-        pivot = row.gather(1, chosen[:, None])
-        scale = torch.where(pivot > self.least, 1 / pivot, 0.0)  # less is rounding, and explains nothing
-        self.left.baddbmm_(row[:, :, None], (row * scale)[:, None, :], alpha=-1)
-
-
 def pivoted(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """Each time the token of which most is left when those chosen before have explained what they can.
 
-    Unlike the others it is meant for inner products, ``(M, L, L)``: a long token counts for more than a short one.
+    Unlike the others it is meant for inner products, ``(M, L, L)``: a long token counts for more than a short one. It
+    is a Cholesky factorisation with pivots, whose squares are the gains; ties and masked tokens as in :func:`greedy`.
     """
-    return greedy(Unexplained(), similarity, count, mask)
+    _require_room(count, similarity.shape[1])
+    left = _masked(similarity, mask).clone()
+    room = left.diagonal(dim1=1, dim2=2).clone()
+    least = (_ROUNDING * room.amax(-1, keepdim=True)).clamp_min(torch.finfo(room.dtype).tiny)
+    if mask is not None:
+        room = torch.where(mask, room, _LAST_RESORT)
+    indices, gains = [], []
+    for _ in range(count):
+        gain, chosen = room.max(-1, keepdim=True)
+        row = left.gather(1, chosen[..., None].expand(-1, -1, left.shape[2]))
+        factor = row * torch.where(gain > least, gain.rsqrt(), 0.0)[..., None]  # less is rounding, and explains nothing
+        left.addcmul_(factor.transpose(1, 2), factor, value=-1)
+        room.addcmul_(factor[:, 0], factor[:, 0], value=-1).scatter_(1, chosen, _NEVER)
+        indices.append(chosen)
+        gains.append(gain)
+    return _selection(similarity, torch.cat(indices, 1), mask, torch.cat(gains, 1).clamp_min(0))
 
 
 def random(
