@@ -260,6 +260,7 @@ def test_budgets_can_be_set_and_ended() -> None:
         assert patch.budget == Budget(flops=0.8)
         patch.set(ratio=0.5)
         assert patch.budget is None
+        assert patch.schedule == ToMA().schedule, "merging begins where it did before there was a budget"
         assert "budget" not in patch.summary()
         with pytest.raises(SettingError, match="Both flops"):
             patch.set(ratio=0.5, flops=0.5)
@@ -313,7 +314,7 @@ def test_sites_that_the_guard_leaves_out_are_counted_unmerged(monkeypatch: pytes
     monkeypatch.setattr(Hardware, "measure", lambda *_: machine(launch=7e-5))
     unet, chosen = tiny.model("sd15"), {}
     for guard in (False, True):
-        with tomadiff.apply(unet, speedup=1.01, guard=guard, schedule=Schedule(100, 100)) as patch:
+        with tomadiff.apply(unet, ToMA.paper(), speedup=1.01, guard=guard, schedule=Schedule(100, 100)) as patch:
             run(unet)
             chosen[guard] = patch._models[0].choice
             left_out = sum(level.left_out for level in patch.report().models[0].levels)

@@ -65,9 +65,7 @@ def apply(
     if preset is not None:
         method, own = _of_preset(preset, method)
     chosen = _method(method, ratio, settings)
-    own = own or chosen.schedule
-    if budget is not None:
-        own = replace(own, start=0)  # that is the budget's to choose
+    own = _left_to(budget, own or chosen.schedule)
     return Patch(target, chosen, schedule or own, guarding.DEFAULT if guard is None else guard, budget)
 
 
@@ -90,6 +88,11 @@ def _budget(
             f"Both {budget} and the ratio {given} were given; the budget chooses the ratio, so give one."
         )
     return budget
+
+
+def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
+    """A schedule that the user did not write; where merging begins is a budget's to choose, if there is one."""
+    return schedule if budget is None else replace(schedule, start=0)
 
 
 def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tuple[Method, Schedule]:
@@ -197,7 +200,8 @@ class Patch:
         budget = _budget(flops, speedup, None, settings.get("ratio"))
         if budget is None and "ratio" not in settings:
             budget = self.budget
-        method, schedule = changed(self.method, settings), schedule or self.schedule
+        method = changed(self.method, settings)
+        schedule = schedule or self._schedule_for(method, budget)
         guard = self.guard if guard is None else guard
         if budget is not None:
             budget.require_free(method, schedule)
@@ -206,6 +210,11 @@ class Patch:
                 patched.change(method, schedule, guard, budget)
         self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
         self._warn_if_idle()
+
+    def _schedule_for(self, method: Method, budget: Budget | None) -> Schedule:
+        """The schedule there is; one that is the method's own becomes that of the new method."""
+        own = self.method.schedule
+        return _left_to(budget, method.schedule) if self.schedule in (own, replace(own, start=0)) else self.schedule
 
     @property
     def choices(self) -> dict[str, Choice]:

@@ -1,13 +1,14 @@
 """Settings with a name and a reason: a method and its schedule as a small JSON file, to ship, share and load.
 
 ``apply(pipe, preset="sdxl")`` takes one that comes with the package, ``apply(pipe, preset="mine.json")`` one of your
-own, as :meth:`Preset.save` or ``tomadiff tune`` writes it. Only settings that differ from a default are written down.
+own, as :meth:`Preset.save` or ``tomadiff tune`` writes it. Every setting is written down, so that a preset means the
+same when defaults change; one that a file leaves out has its default.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,10 @@ def available() -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON knows it: settings by kind and name, those that differ from a default; tuples as lists."""
+    """As JSON knows it: settings by kind and name; tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            one.name: _plain(getattr(value, one.name))
-            for one in fields(value)
-            if one.init and (one.default is MISSING or getattr(value, one.name) != one.default)
-        }
-        return {"kind": type(value).__name__, **changed}
+        settings = {one.name: _plain(getattr(value, one.name)) for one in fields(value) if one.init}
+        return {"kind": type(value).__name__, **settings}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if callable(value):
