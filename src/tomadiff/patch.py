@@ -65,8 +65,9 @@ def apply(
     if preset is not None:
         method, own = _of_preset(preset, method)
     chosen = _method(method, ratio, settings)
-    own = _left_to(budget, own or chosen.schedule)
-    return Patch(target, chosen, schedule or own, guarding.DEFAULT if guard is None else guard, budget)
+    own = own or chosen.schedule
+    schedule = _left_to(budget, own) if schedule in (None, own) else schedule
+    return Patch(target, chosen, schedule, guarding.DEFAULT if guard is None else guard, budget)
 
 
 def remove(target: Any) -> None:
@@ -91,7 +92,7 @@ def _budget(
 
 
 def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
-    """A schedule that the user did not write; where merging begins is a budget's to choose, if there is one."""
+    """A schedule that comes with a method or preset; where merging begins is a budget's to choose, if there is one."""
     return schedule if budget is None else replace(schedule, start=0)
 
 

@@ -62,6 +62,8 @@ def test_an_architecture_says_that_its_weights_are_random(monkeypatch: pytest.Mo
         "1",
         "--ratios",
         "0.5",
+        "--methods",
+        "toma-paper",
         "--rounds",
         "1",
     ]
