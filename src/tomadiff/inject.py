@@ -19,6 +19,7 @@ from torch import nn
 
 DATA = "_tomadiff"  # attribute that holds what the injected function needs to know about its module
 
+_GRAPHS = 32  # that torch may compile of one piece of code, where its own limit is 8; see make_room_for_graphs
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
 _END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when a picture is done
@@ -98,6 +99,18 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The model behind ``torch.compile(model)``; any other model as it is."""
     inner = getattr(model, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else model
+
+
+def make_room_for_graphs(model: nn.Module) -> None:
+    """Let torch compile more graphs of one piece of code, if blocks of ``model`` are compiled one by one.
+
+    They share theirs, and each kind of block needs one graph unpatched, one at steps that do not merge and one at steps
+    that do: with three kinds, more than torch allows unless told.
+    """
+    if any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
+        from torch._dynamo import config
+
+        config.recompile_limit = max(config.recompile_limit, _GRAPHS)
 
 
 class Watch:

@@ -22,7 +22,7 @@ from tomadiff.clock import Clock
 from tomadiff.cost import Hardware, Trace
 from tomadiff.errors import SettingError, TomaError, UnsupportedModelError
 from tomadiff.guard import Guard, Scale
-from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, unwrap
+from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
 from tomadiff.plan import Plan
@@ -104,6 +104,7 @@ class PatchedModel:
         self.suited = self.method
         self.choice, self._choices = None, {}
         self.model.__dict__[MARK] = self
+        make_room_for_graphs(self.model)
         try:
             for module, site in self.sites:
                 inject(module, _FUNCTIONS.get(site.kind, self._op), site)

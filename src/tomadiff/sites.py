@@ -5,6 +5,9 @@ A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~to
 
 from __future__ import annotations
 
+import copy
+import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,6 +21,8 @@ from tomadiff.inject import DATA
 from tomadiff.slots import Slot
 
 OpKind = Literal["attention", "cross_attention", "feed_forward"]
+
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Site:
         inner: set by :func:`tomadiff.inject.inject`.
         last: what it gave last, for those who reuse it (by pass of the step) or carry it on (see :func:`_spread`).
         pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
+        handle: a number that compiled code knows it by.
+        receipts: what compiled code was given for answers it handed over; it says nothing.
     """
 
     slot: Slot
@@ -71,6 +78,25 @@ class Site:
     restored_by_deletion: bool = False
     last: dict[Any, Any] = field(default_factory=dict, repr=False)
     pays: bool = True
+    handle: Tensor = field(default_factory=lambda: torch.tensor(next(_NUMBERS)), init=False, repr=False, compare=False)
+    receipts: dict[int, Tensor] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.receipts = {place: self.handle.clone() for place in self.outputs}  # all there: compiled code guards on it
+        _SITES[int(self.handle)] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Site:
+        """A copied model gets sites of its own, with handles of their own."""
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        for name in ("slot", "rotary", "inner", "last", "receipts"):
+            setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
+        twin.handle = torch.tensor(next(_NUMBERS))
+        _SITES[int(twin.handle)] = twin
+        return twin
+
+
+_SITES: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +192,13 @@ def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
     the answer of its own that it had, and moves with its neighbours.
     """
     slot = site.slot
-    last = site.last.get(_entry(slot, place)) if slot.carries else None
+    if not slot.carries:
+        return slot.unmerge(answer)
+    if torch.compiler.is_compiling():
+        assert slot.plan is not None
+        whole: Tensor = carried(answer, site.handle, place, slot.plan.tokens + slot.tail, slot.plan.state)
+        return whole
+    last = site.last.get(_entry(slot, place))
     if last is None or not slot.could_give(last, answer):
         return _noted(site, place, slot.unmerge(answer))
     return _noted(site, place, slot.unmerge_add(answer - slot.merge(last), last))
@@ -174,17 +206,49 @@ def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
 
 def _noted(site: Site, place: int, answer: Tensor) -> Tensor:
     """``answer`` ``(B, N + tail, C)``, kept for the next step where answers are carried on."""
-    if site.slot.carries and site.pays:
-        if answer.requires_grad:  # an input learns: its graph must not outlive the call
-            site.last.pop(_entry(site.slot, place), None)
-        else:
-            site.last[_entry(site.slot, place)] = answer
+    if not (site.slot.carries and site.pays):
+        return answer
+    if torch.compiler.is_compiling():
+        site.receipts[place] = kept(answer, site.handle, place)  # or the compiler would leave out the call
+    elif answer.requires_grad:  # an input learns: its graph must not outlive the call
+        site.last.pop(_entry(site.slot, place), None)
+    else:
+        site.last[_entry(site.slot, place)] = answer
     return answer
 
 
 def _entry(slot: Slot, place: int) -> tuple[int, int, bool]:
     """Answers of one pass of the step, of one output, with tokens in one order."""
     return slot.turn, place, slot.order is not None
+
+
+@torch.library.custom_op("tomadiff::carried", mutates_args=())
+def carried(answer: Tensor, handle: Tensor, place: int, tokens: int, state: list[Tensor]) -> Tensor:  # noqa: ARG001
+    """:func:`_spread` for compiled code, with a plan of this ``state``: which answers there are never enters a graph.
+
+    Compiled code may use the memory of what it is given again, so what is kept is a copy.
+    """
+    site = _SITES[int(handle)]
+    assert site.slot.plan is not None
+    site.slot.plan.renew(state)
+    return _spread(site, place, answer).clone()
+
+
+@carried.register_fake
+def _(answer: Tensor, handle: Tensor, place: int, tokens: int, state: list[Tensor]) -> Tensor:  # noqa: ARG001
+    return answer.new_empty(answer.shape[0], tokens, answer.shape[2])
+
+
+@torch.library.custom_op("tomadiff::kept", mutates_args=())
+def kept(answer: Tensor, handle: Tensor, place: int) -> Tensor:
+    """:func:`_noted` for compiled code; what it gives says nothing."""
+    _noted(_SITES[int(handle)], place, answer.clone())
+    return handle.clone()
+
+
+@kept.register_fake
+def _(answer: Tensor, handle: Tensor, place: int) -> Tensor:  # noqa: ARG001 - as the real one
+    return torch.empty_like(handle)
 
 
 # ---------------------------------------------------------------------------------------------- when not to merge

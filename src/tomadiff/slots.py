@@ -246,6 +246,7 @@ class Slot:
         self._taken: Plan | None = None  # the planner's plan that ours has the state of
         self.warn: Callable[[str], None] = _say_nothing
         self.handle = torch.tensor(next(_NUMBERS))
+        self.receipt = self.handle.clone()  # what compiled code was given for tokens it handed over; it says nothing
         _SLOTS[int(self.handle)] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
@@ -296,7 +297,7 @@ class Slot:
     def note(self, tokens: Tensor) -> None:
         """Take ``tokens`` ``(B, N + tail, C)`` of a step that does not merge for those that answers belong to."""
         if torch.compiler.is_compiling():
-            self.receipt = noted(tokens, self.handle)  # kept, or the compiler would leave out the call
+            self.receipt = noted(tokens, self.handle)  # or the compiler would leave out the call
             return
         self._renewed_for = self.planner.moment.tick
         if self.expects(tokens):
@@ -370,7 +371,7 @@ def _(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # n
 @torch.library.custom_op("tomadiff::noted", mutates_args=())
 def noted(tokens: Tensor, handle: Tensor) -> Tensor:
     """:meth:`Slot.note` for compiled code; what it gives says nothing."""
-    _SLOTS[int(handle)].note(tokens)
+    _SLOTS[int(handle)].note(tokens.clone())  # its memory may be used again
     return handle.clone()
 
 
