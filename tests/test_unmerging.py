@@ -70,17 +70,27 @@ def test_every_row_sums_to_one() -> None:
     assert torch.allclose(plan.unmerge_matrix.sum(-1), torch.tensor(1.0), atol=1e-4)
 
 
+class Problem:
+    """Twelve random tokens that merge into four; ``x``, ``y`` and ``a`` are those of ``least_squares``."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randn(1, 1, 12, 6, generator=generator)
+        self.weights = torch.softmax(torch.randn(1, 1, 4, 12, generator=generator), dim=-2)
+        self.merge = self.weights / self.weights.sum(-1, keepdim=True)
+        self.products = inner_products(tokens)
+        self.x, self.a = tokens[0, 0].double().numpy(), self.weights[0, 0].double().numpy()
+        self.y = self.merge[0, 0].double().numpy() @ self.x
+
+    def penalty(self, pull: float) -> float:
+        return float(pull * np.trace(self.y @ self.y.T) / 4)
+
+
 def test_it_is_the_constrained_minimum() -> None:
     """Against NumPy: the conditions that a minimum under a constraint must meet, solved as one linear system."""
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randn(1, 1, 12, 6, generator=generator)
-    weights = torch.softmax(torch.randn(1, 1, 4, 12, generator=generator), dim=-2)
-    merge = weights / weights.sum(-1, keepdim=True)
-    found = least_squares(weights, merge, inner_products(tokens), pull=0.05)[0, 0].double().numpy()
-
-    x, a = tokens[0, 0].double().numpy(), weights[0, 0].double().numpy()
-    y = merge[0, 0].double().numpy() @ x
-    penalty = 0.05 * np.trace(y @ y.T) / 4
+    given = Problem(seed=0)
+    found = least_squares(given.weights, given.merge, given.products, pull=0.05)[0, 0].double().numpy()
+    x, y, a, penalty = given.x, given.y, given.a, given.penalty(0.05)
     system = np.block([[y @ y.T + penalty * np.eye(4), np.ones((4, 1))], [np.ones((1, 4)), np.zeros((1, 1))]])
     sides = np.vstack([(x @ y.T + penalty * a.T).T, np.ones((1, 12))])
     assert np.allclose(found, np.linalg.solve(system, sides)[:4].T, atol=1e-5)
@@ -88,14 +98,9 @@ def test_it_is_the_constrained_minimum() -> None:
 
 def test_regression_is_the_free_minimum() -> None:
     """Against NumPy: ridge regression of every token on the merged ones, drawn towards the weights."""
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randn(1, 1, 12, 6, generator=generator)
-    weights = torch.softmax(torch.randn(1, 1, 4, 12, generator=generator), dim=-2)
-    merge = weights / weights.sum(-1, keepdim=True)
-    found = regression(weights, merge, inner_products(tokens), pull=0.1)[0, 0].double().numpy()
-    x, a = tokens[0, 0].double().numpy(), weights[0, 0].double().numpy()
-    y = merge[0, 0].double().numpy() @ x
-    penalty = 0.1 * np.trace(y @ y.T) / 4
+    given = Problem(seed=1)
+    found = regression(given.weights, given.merge, given.products, pull=0.1)[0, 0].double().numpy()
+    x, y, a, penalty = given.x, given.y, given.a, given.penalty(0.1)
     stacked = np.vstack([y.T, np.sqrt(penalty) * np.eye(4)])
     wanted = np.linalg.lstsq(stacked, np.vstack([x.T, np.sqrt(penalty) * a]), rcond=None)[0].T
     assert np.allclose(found, wanted, atol=1e-5)
