@@ -23,6 +23,7 @@ EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward
 STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
+SAME_COST = 0.001  # shares of operations nearer than this are the same
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def our(ratio: float, start: float | None = None, change: str = "", **settings: 
 def within(budget: float, cost: Callable[[Candidate], float]) -> Candidate | None:
     """Ours at no more than a share of the operations: the dearest of :func:`ladder` that is; ``None`` if none is."""
     rungs = ladder()
-    place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget)  # costs fall with the ratio
+    place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
     return rungs[place] if place < len(rungs) else None
 
 
@@ -88,7 +89,13 @@ def defaults(_: Bench) -> Iterator[Candidate]:
 
 def ours(bench: Bench) -> Iterator[Candidate]:
     """Our defaults at the cost of everyone they are compared with."""
-    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench), *narrow(bench))}
+    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench))}
+    yield from filter(None, (within(budget, bench.cost) for budget in sorted(rivals)))
+
+
+def curve(bench: Bench) -> Iterator[Candidate]:
+    """Our defaults at the cost of peers as they come, and at round ones, for the picture of all."""
+    rivals = {bench.cost(rival) for rival in narrow(bench)}
     yield from filter(None, (within(budget, bench.cost) for budget in sorted({*rivals, *BUDGETS})))
 
 
@@ -133,6 +140,8 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     for start in (0.0, 0.1, 0.2):
         yield own(start)
     yield own(change=", not carried", carry=False)
+    if bench.model == "flux":  # where text and image attend to each other
+        yield own(change=", not cautious", cautious=False)
     yield Candidate.of(f"{OURS}, as for few steps", ToMA(0.5).fresh(), own().schedule)
     yield own(change=", averages", merging="average")
     yield own(change=", transpose", unmerge="transpose")
@@ -218,10 +227,14 @@ def foreign_caches(bench: Bench) -> dict[str, Around]:
 TUNING = ("knobs", "windows")
 """Sets that settings are chosen by: drawn from other prompts and seeds than those that must hold."""
 
+LADDERS = ("ours", "curve")
+"""Sets that follow from costs."""
+
 SETS = {
     "paper": paper,
     "defaults": defaults,
     "ours": ours,
+    "curve": curve,
     "peers": peers,
     "narrow": narrow,
     "selectors": selectors,
@@ -234,5 +247,5 @@ SETS = {
 def known(model: str, steps: int) -> dict[str, str]:
     """The digest of every candidate there may be, by name."""
     bench = Bench(model, steps, lambda _: 1.0)
-    sets = (one for name, made in SETS.items() if name != OURS for one in made(bench))
+    sets = (one for name, made in SETS.items() if name not in LADDERS for one in made(bench))
     return {one.name: digest(one) for one in (*ladder(), *sets)}

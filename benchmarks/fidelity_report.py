@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, our
+from benchmarks.candidates import FEW_STEPS, LADDERS, OURS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, our
 from benchmarks.fidelity import RESULTS, RUNS
 from benchmarks.fidelity_results import (
     MEASURES,
@@ -162,7 +162,7 @@ def missing(results: Results) -> str:
     wanted = (
         ("paper", "caches")
         if results.steps < FEW_STEPS
-        else tuple(name for name in SETS if name not in (OURS, *TUNING))
+        else tuple(name for name in SETS if name not in (*LADDERS, *TUNING))
     )
     parts = []
     for name in wanted:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.candidates import FEW_STEPS, OURS, RATIOS, SETS, Bench, known, ladder, our
+from benchmarks.candidates import FEW_STEPS, LADDERS, OURS, RATIOS, SAME_COST, SETS, Bench, known, ladder, our
 from benchmarks.fidelity import PROMISED_PAIRS, path_of
 from benchmarks.rows import Row, read
 from tomadiff.evaluate.samples import resampled
@@ -16,7 +16,6 @@ from tomadiff.evaluate.statistics import Interval, mean_interval, paired_ratio
 
 MEASURES = ("mse", "judge")  # what must hold is said about both
 TELLING_PAIRS = 10  # to tell two settings apart at all
-SAME_COST = 0.001  # shares of operations nearer than this are the same
 PEERS = (
     *(f"{name} {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
     *(f"{name}, everywhere {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
@@ -97,7 +96,7 @@ class Results:
 
     def names_of(self, which: str) -> list[str]:
         """Of all candidates of a set; of our own, which follow from costs, all that there may be."""
-        if which == OURS:
+        if which in LADDERS:
             return [one.name for one in ladder()]
         return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
 

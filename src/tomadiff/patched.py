@@ -216,7 +216,7 @@ class PatchedModel:
             if slot not in stack_slots:
                 stack_slots.append(slot)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint)
+            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint, call.caution)
             self.sites.append((call.module, site))
 
     def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None) -> Slot:
@@ -302,6 +302,9 @@ class PatchedModel:
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
         goes_on = merges and not learns and tick.turn <= LAST_TURN and not self.schedule.is_over(tick.step, tick.total)
         slot.carries = planner.carries = planner.method.carries and goes_on
+        exact_first = not self.schedule.merges_at(0, tick.total)
+        slot.cautious = planner.method.cautions(exact_first=slot.carries and exact_first)
+        slot.weighs = slot.cautious and self.family.takes_bias(self.model)
         if slot.active or slot.carries:  # unmerged steps before the first merged one leave answers to go on from
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,23 @@ class Rotary:
     text_first: bool = False
 
 
+@dataclass(frozen=True)
+class Caution:
+    """How to take what attention gives that saw all of the text, but only some of the image.
+
+    Two things go wrong there. The text counts for more than it should, since it lost no keys: keys of merged tokens
+    get a bias, the logarithm of how many they stand for. And an answer depends on which keys happened to be there:
+    where answers are carried on, they move only part of the way from the last ones, which averages over steps.
+
+    Attributes:
+        power: answers move by this power of the share of tokens that are kept.
+        bias: name of the keyword argument that takes the bias, or a dictionary with it.
+    """
+
+    power: float
+    bias: Literal["attention_mask", "joint_attention_kwargs"]
+
+
 def _not_injected(*_: Any) -> Any:
     raise PatchError("This site was never injected.")
 
@@ -60,6 +78,7 @@ class Site:
         rotary: its rotary tables, if it has any.
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
+        caution: how its answers are to be taken, where settings ask for that.
         inner: set by :func:`tomadiff.inject.inject`.
         last: what it gave last, for those who reuse it (by pass of the step) or carry it on (see :func:`_spread`).
         pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
@@ -74,6 +93,7 @@ class Site:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    caution: Caution | None = None
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
     last: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -107,7 +127,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
         if site.slot.carries:
             _map_outputs(site, result, _noted)
         return result
-    args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
+    args, kwargs = _for_merged(site, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), _spread)
 
@@ -138,7 +158,7 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
         if slot.carries:
             _map_outputs(site, result, lambda site, place, image: _noted(site, place, image - hidden_states))
         return result
-    args, kwargs = _with_picked_rows(site, hidden_states, args, kwargs)
+    args, kwargs = _for_merged(site, hidden_states, args, kwargs)
     merged = slot.merge(hidden_states)
 
     def added(site: Site, place: int, image: Tensor) -> Tensor:
@@ -201,7 +221,17 @@ def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
     last = site.last.get(_entry(slot, place))
     if last is None or not slot.could_give(last, answer):
         return _noted(site, place, slot.unmerge(answer))
-    return _noted(site, place, slot.unmerge_add(answer - slot.merge(last), last))
+    return _noted(site, place, slot.unmerge_add(_believed(site, answer - slot.merge(last)), last))
+
+
+def _believed(site: Site, change: Tensor) -> Tensor:
+    """The part of an answer's ``change`` ``(B, K + tail, C)`` to go along with; see :class:`Caution`."""
+    slot = site.slot
+    if site.caution is None or not slot.cautious:
+        return change
+    assert slot.plan is not None
+    share: float = (slot.plan.kept / slot.plan.tokens) ** site.caution.power
+    return change * share
 
 
 def _noted(site: Site, place: int, answer: Tensor) -> Tensor:
@@ -290,6 +320,8 @@ def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str,
     if site.kind in ("attention", "block", "pooled") and kwargs.get("attention_mask") is not None:
         return "a self-attention mask is given"
     nested = kwargs.get("cross_attention_kwargs") or kwargs.get("joint_attention_kwargs") or {}
+    if nested.get("attention_mask") is not None:
+        return "an attention mask is given"
     if kwargs.get("ip_adapter_masks") is not None or nested.get("ip_adapter_masks") is not None:
         return "ip_adapter_masks are given"
     if site.kind == "block" and any(_is_per_token(value, tokens) for value in (*args, *kwargs.values())):
@@ -314,7 +346,33 @@ def _misfit(slot: Slot, tokens: Tensor) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------------------------------------- rotary tables
+# ---------------------------------------------------------------------------------------------- other arguments
+def _for_merged(
+    site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
+    args, kwargs = _with_picked_rows(site, tokens, args, kwargs)
+    text = kwargs.get("encoder_hidden_states")
+    if site.caution is None or not site.slot.weighs or text is None:
+        return args, kwargs
+    bias = _bias_of_keys(site.slot, tokens, text.shape[1])
+    if site.caution.bias == "attention_mask":
+        return args, {**kwargs, "attention_mask": bias}
+    return args, {
+        **kwargs,
+        "joint_attention_kwargs": {**(kwargs.get("joint_attention_kwargs") or {}), "attention_mask": bias},
+    }
+
+
+def _bias_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
+    """``(1, 1, 1, text + K + tail)``: a merged token stands for ``N / K`` tokens, every other for itself."""
+    plan = slot.plan
+    assert plan is not None
+    bias = tokens.new_zeros(1, 1, 1, text + plan.kept + slot.tail)
+    bias[..., text : text + plan.kept] = math.log(plan.tokens / plan.kept)
+    return bias
+
+
 def _with_picked_rows(
     site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -231,6 +231,8 @@ class Slot:
         turn: which pass of the step the call is.
         reuses: whether ops give again what they gave last.
         carries: whether what ops give is kept, and merged is how it changes; see :attr:`Method.carries`.
+        cautious: whether answers of joint attention are estimates to be averaged; see :class:`tomadiff.sites.Caution`.
+        weighs: whether keys of merged tokens count for as many tokens as they stand for.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -239,7 +241,7 @@ class Slot:
         self.plan: Plan | None = None
         self.active = False
         self.tail = self.batch = self.turn = 0
-        self.trains = self.reuses = self.carries = False
+        self.trains = self.reuses = self.carries = self.cautious = self.weighs = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None

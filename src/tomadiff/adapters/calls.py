@@ -10,7 +10,7 @@ from torch import nn
 
 from tomadiff.adapters.family import Block, Op
 from tomadiff.methods.base import Method
-from tomadiff.sites import OpKind, Rotary
+from tomadiff.sites import Caution, OpKind, Rotary
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Wrapped:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    caution: Caution | None = None
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
@@ -30,7 +31,7 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif method.span == "block" or not described.ops:
-        yield Wrapped(block, "block", "", described.rotary, described.outputs)
+        yield Wrapped(block, "block", "", described.rotary, described.outputs, caution=described.caution)
     else:
         if method.plans_from == "block":
             yield Wrapped(block, "plan")
@@ -42,4 +43,5 @@ def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], poole
     for op in ops:
         module = getattr(block, op.path, None)
         if isinstance(module, nn.Module) and op.kind in kinds:
-            yield Wrapped(module, "pooled" if pooled else op.kind, f".{op.path}", op.rotary, op.outputs, op.joint)
+            kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
+            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint, op.caution)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tomadiff.grid import Grid
 from tomadiff.methods.base import Method
 from tomadiff.plan import Share
-from tomadiff.sites import OpKind, Rotary
+from tomadiff.sites import Caution, OpKind, Rotary
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Op:
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
         joint: whether it is attention of the joint kind, over text and image.
+        caution: how to take what it gives; see :class:`tomadiff.sites.Caution`.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Op:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    caution: Caution | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Block:
         rotary: rotary tables that the block itself is given.
         outputs: which items are image-length where the block returns a tuple.
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
+        caution: how to take what the whole block gives; see :class:`tomadiff.sites.Caution`.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Block:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     pooled: tuple[Op, ...] = ()
+    caution: Caution | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,11 @@ def order_matters(_: nn.Module, __: Call) -> bool:
     return True
 
 
+def takes_no_bias(_: nn.Module) -> bool:
+    """Most processors ignore a mask; see :attr:`Family.takes_bias`."""
+    return False
+
+
 @dataclass(frozen=True)
 class Family:
     """Everything that tomadiff knows about a kind of model.
@@ -135,6 +144,7 @@ class Family:
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
         carries_from: fewest steps of a run at which one step says enough about the next for answers to be carried on,
             where a method leaves that open.
+        takes_bias: whether attention of a model takes a bias of its keys, as it runs now.
         note: what a user should know.
     """
 
@@ -149,6 +159,7 @@ class Family:
     share: Share | None = None
     order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
     carries_from: int = 0
+    takes_bias: Callable[[nn.Module], bool] = field(default=takes_no_bias, repr=False)
     note: str = ""
 
     def suited(self, method: Method, steps: int | None) -> Method:

@@ -86,6 +86,14 @@ class Method:
         """Whether what layers give is kept for the next step, and only its change is merged."""
         return False
 
+    def cautions(self, *, exact_first: bool) -> bool:  # noqa: ARG002 - for those who look
+        """Whether joint attention of few tokens is taken with :class:`~tomadiff.sites.Caution`.
+
+        Args:
+            exact_first: whether answers are carried on, and began with those of an unmerged step.
+        """
+        return False
+
     def fresh(self) -> Method:
         """The same for a run whose steps have too little in common to carry anything on, unless settings insist."""
         return self

@@ -76,6 +76,10 @@ class ToMA(Method):
             ``"least-squares"`` spreads what comes back the way the tokens themselves are spread, ``"regression"`` the
             way their changes are.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
+        cautious: where text and merged tokens attend to each other (Flux), count every merged token's key for as many
+            tokens as it stands for, and go only part of the way from the last answer to a new one. ``None`` does so
+            where answers are carried on from an unmerged step. It needs an attention backend that takes a mask;
+            with others, keys count once.
         kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
             ``"triton"`` insists on them, ``"torch"`` does without.
     """
@@ -90,6 +94,7 @@ class ToMA(Method):
     unmerge: Unmerge = "regression"
     selector: str | Selector = "pivoted"
     carry: bool | None = None
+    cautious: bool | None = None
     scope: Scope = "block"
     coverage: float | None = None
     kernels: Choice = "auto"
@@ -174,6 +179,10 @@ class ToMA(Method):
     def carries(self) -> bool:
         """See :attr:`Method.carries`."""
         return self.carry is not False
+
+    def cautions(self, *, exact_first: bool) -> bool:
+        """See :meth:`Method.cautions`."""
+        return exact_first if self.cautious is None else self.cautious
 
     def fresh(self) -> ToMA:
         """See :meth:`Method.fresh`: tokens are represented, and not only how they changed."""
