@@ -79,6 +79,11 @@ class Verdict:
         return self.unmerged == 0 or self.merged < self.unmerged
 
     @property
+    def speedup(self) -> float | None:
+        """What is expected; ``None`` where nothing showed anything to judge by."""
+        return self.unmerged / self.merged if self.merged else None
+
+    @property
     def left_out(self) -> int:
         """Sites that stay unmerged."""
         return len(self.pays) - sum(self.pays) if self.admits else len(self.pays)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
@@ -25,7 +23,6 @@ from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
-from tomadiff.plan import Plan
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.schedule import Schedule
@@ -433,39 +430,11 @@ class PatchedModel:
         return "no step so far was one to merge at"
 
     def _level_report(self, slot: Slot) -> LevelReport:
-        planner, plan = slot.planner, slot.planner.last
         verdict = None if self.guard is None else self.guard.verdicts.get(slot.name)
-        return LevelReport(
-            name=slot.name,
-            level=planner.level,
-            grid=None if planner.grid is None else str(planner.grid),
-            tokens_before=None if plan is None else plan.tokens,
-            tokens_after=None if plan is None else plan.kept,
-            realised_ratio=0.0 if plan is None else plan.realised_ratio,
-            sites=sum(site.slot is slot for _, site in self.sites),
-            plans_made=planner.plans_made,
-            weights_made=planner.weights_made,
-            coverage=None if plan is None else _mean_coverage(plan),
-            bytes_held=_bytes_held(slot, [site for _, site in self.sites if site.slot is slot]),
-            bypassed=dict(slot.bypassed),
-            left_out=0 if verdict is None else verdict.left_out,
-            expected=None if verdict is None or not verdict.merged else verdict.unmerged / verdict.merged,
-        )
+        left_out, expected = (0, None) if verdict is None else (verdict.left_out, verdict.speedup)
+        return LevelReport.of(slot, [site for _, site in self.sites if site.slot is slot], left_out, expected)
 
 
 def _measure_of(budget: Budget, device: torch.device, dtype: torch.dtype) -> Callable[[Trace], float]:
     """What of a trace counts: its operations, or its seconds on the machine at hand."""
     return (lambda trace: trace.flops) if budget.flops is not None else Hardware.measure(device, dtype).seconds
-
-
-def _mean_coverage(plan: Plan) -> float:
-    """Not a number on the meta device, where plans have shapes alone."""
-    return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
-
-
-def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
-    """Plans, what sites gave last and to what; plans share tensors with each other, so each tensor counts once."""
-    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
-    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites]), slot.planner.known.values()]
-    tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from tomadiff.plan import Plan
+from tomadiff.sites import Site
+from tomadiff.slots import Slot
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,27 @@ class LevelReport:
     bypassed: Mapping[str, int]
     left_out: int = 0
     expected: float | None = None
+
+    @classmethod
+    def of(cls, slot: Slot, sites: Sequence[Site], left_out: int = 0, expected: float | None = None) -> LevelReport:
+        """Of a slot and its sites, as they are now."""
+        planner, plan = slot.planner, slot.planner.last
+        return cls(
+            name=slot.name,
+            level=planner.level,
+            grid=None if planner.grid is None else str(planner.grid),
+            tokens_before=None if plan is None else plan.tokens,
+            tokens_after=None if plan is None else plan.kept,
+            realised_ratio=0.0 if plan is None else plan.realised_ratio,
+            sites=len(sites),
+            plans_made=planner.plans_made,
+            weights_made=planner.weights_made,
+            coverage=None if plan is None else _mean_coverage(plan),
+            bytes_held=_bytes_held(slot, sites),
+            bypassed=dict(slot.bypassed),
+            left_out=left_out,
+            expected=expected,
+        )
 
     def row(self) -> tuple[str, ...]:
         """The cells of a table."""
@@ -140,3 +169,16 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     return ["  " + "  ".join(cells).rstrip() for cells in aligned]
+
+
+def _mean_coverage(plan: Plan) -> float:
+    """Not a number on the meta device, where plans have shapes alone."""
+    return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
+
+
+def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
+    """Plans, what sites gave last and to what; plans share tensors with each other, so each tensor counts once."""
+    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
+    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites]), slot.planner.known.values()]
+    tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
