@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import tomadiff
 from tests import tiny
 from tests.adapters.contract import recorded, sites, traces
-from tomadiff import Schedule, ToMA
+from tomadiff import Schedule, ToMA, ToMeSD
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
+from tomadiff.methods import Method
 from tomadiff.report import LevelReport
 
 
@@ -574,3 +575,16 @@ def test_what_happens_before_a_call_does_not_search_the_model(unet: Any, monkeyp
             monkeypatch.setattr(type(unet), name, property(lambda _: pytest.fail("it searched the model")))
         patch._models[0].before_call((), inputs(timestep=400))
     assert plans(patch) == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("method", "intervals"), [(ToMA(0.5), (1, 1)), (ToMA.paper(0.5), (10, 5)), (ToMeSD(0.5), (1, 1))]
+)
+def test_a_window_of_ones_own_keeps_plans_as_long_as_the_method_does(
+    method: Method, intervals: tuple[int, int]
+) -> None:
+    model = tiny.model("sd15")
+    with tomadiff.apply(model, method, schedule=Schedule(start=2)) as patch:
+        assert (patch.schedule.intervals, patch.schedule.start) == (intervals, 2)
+        patch.set(schedule=Schedule(start=3))
+        assert (patch.schedule.intervals, patch.schedule.start) == (intervals, 3)

@@ -87,7 +87,7 @@ def test_a_preset_can_be_applied_and_changed(tmp_path: Path) -> None:
         assert patch.method == replace(preset.method, levels=None, ratio=0.5)
         assert patch.schedule == preset.schedule
     with tomadiff.apply(unet, preset=EXAMPLES[0], schedule=Schedule(start=1)) as patch:
-        assert patch.schedule == Schedule(start=1)
+        assert patch.schedule == Schedule(1, 1, start=1)
     with pytest.raises(SettingError, match="Both a preset and method="):
         tomadiff.apply(unet, 0.5, preset=preset)
 

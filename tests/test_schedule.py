@@ -202,3 +202,11 @@ def test_explicit_steps_outrank_everything() -> None:
 def test_without_any_source_every_call_is_a_step() -> None:
     clock = Clock()
     assert [clock.tick().step for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_is_left_open_is_the_methods_to_say() -> None:
+    own = Schedule(1, 1, start=0.05, lenient=True)
+    assert Schedule(start=4).completed_by(own) == Schedule(1, 1, start=4)
+    assert Schedule(destinations_every=3).completed_by(own) == Schedule(3, 1)
+    assert Schedule(3, 2).completed_by(own) == Schedule(3, 2)
+    assert Schedule().completed_by(Schedule(10, 5)).intervals == Schedule().intervals == (10, 5)

@@ -212,8 +212,10 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
         noting = trace(lambda: tokens - tokens) + trace(lambda: caught_up(plan, tokens, tokens))
     else:
         noting = Trace()
-    often = 1 / schedule.destinations_every, max(0.0, 1 / schedule.weights_every - 1 / schedule.destinations_every)
-    planning = selecting.scaled(often[0]) + reweighing.scaled(often[1]) + noting + python_around(slots=1)
+    selected, weighed = (1 / interval for interval in schedule.intervals)
+    planning = (
+        selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + noting + python_around(slots=1)
+    )
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
 
 

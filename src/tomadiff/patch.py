@@ -153,6 +153,7 @@ class Patch:
     def __init__(
         self, target: Any, method: Method, schedule: Schedule, guard: bool, budget: Budget | None = None
     ) -> None:
+        schedule = schedule.completed_by(method.schedule)
         if budget is not None:
             budget.require_free(method, schedule)
         self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
@@ -202,7 +203,7 @@ class Patch:
         if budget is None and "ratio" not in settings:
             budget = self.budget
         method = changed(self.method, settings)
-        schedule = schedule or self._schedule_for(method, budget)
+        schedule = (schedule or self._schedule_for(method, budget)).completed_by(method.schedule)
         guard = self.guard if guard is None else guard
         if budget is not None:
             budget.require_free(method, schedule)

@@ -339,7 +339,7 @@ class PatchedModel:
             return True
         if kept.key[:2] != (planner.grid, batch) or kept.key[-1] != planner.ratio():
             return True
-        return tick.step - kept.selected_at >= self.schedule.destinations_every
+        return tick.step - kept.selected_at >= self.schedule.intervals[0]
 
     def warn_once(self, reason: str) -> None:
         """One warning per reason and patch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -11,6 +11,8 @@ from tomadiff.errors import SettingError, require_choice, require_count, require
 
 OPS = ("attention", "cross_attention", "feed_forward")
 """Kinds of op that tokens can merge around."""
+
+_PAPERS = 10, 5  # intervals
 
 When = int | float
 """A moment of a run: a whole number counts steps, a fraction (0.0 to 1.0) is a share of the run."""
@@ -36,8 +38,8 @@ class Schedule:
     Age counts (``step − made at ≥ interval``), not the step's number, so a cache that skips steps does no harm.
 
     Attributes:
-        destinations_every: renew destinations after this many steps.
-        weights_every: renew weights after this many steps.
+        destinations_every: renew destinations after this many steps; ``None`` leaves that to the method.
+        weights_every: renew weights after this many steps; ``None`` leaves that to the method.
         start: first merged step.
         stop: first step that is unmerged again; ``None`` merges to the end.
         ratio_from: ratio from a step on, ``{0: 0.25, 10: 0.5}``; before the first entry the method's own holds.
@@ -50,8 +52,8 @@ class Schedule:
             on instead of raising.
     """
 
-    destinations_every: int = 10
-    weights_every: int = 5
+    destinations_every: int | None = None
+    weights_every: int | None = None
     start: When = 0
     stop: When | None = None
     ratio_from: Mapping[When, float] | tuple[tuple[When, float], ...] = ()
@@ -62,8 +64,9 @@ class Schedule:
     lenient: bool = False
 
     def __post_init__(self) -> None:
-        require_count("destinations_every", self.destinations_every)
-        require_count("weights_every", self.weights_every)
+        for name in ("destinations_every", "weights_every"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
         require_count("reuse_every", self.reuse_every)
         _require_moment("start", self.start)
         _require_moment("reuse_from", self.reuse_from)
@@ -84,6 +87,19 @@ class Schedule:
         require_count("pieces", pieces, least=2)
         ratios = {piece / pieces: first + (last - first) * piece / (pieces - 1) for piece in range(pieces)}
         return cls(ratio_from=ratios, **settings)
+
+    def completed_by(self, own: Schedule) -> Schedule:
+        """With what is left to the method, whose ``own`` schedule says it."""
+        destinations, weights = (
+            getattr(own, name) if getattr(self, name) is None else getattr(self, name)
+            for name in ("destinations_every", "weights_every")
+        )
+        return replace(self, destinations_every=destinations, weights_every=weights)
+
+    @property
+    def intervals(self) -> tuple[int, int]:
+        """Steps that destinations and weights are kept for; the paper's where nobody says."""
+        return self.destinations_every or _PAPERS[0], self.weights_every or _PAPERS[1]
 
     @property
     def needs_total(self) -> bool:
@@ -134,9 +150,10 @@ class Schedule:
         """What to do at ``step`` with a plan made at the given steps (``None``: never, in this generation)."""
         if not self.merges_at(step, total):
             return Due.SKIP
-        if selected_at is None or step - selected_at >= self.destinations_every:
+        destinations_every, weights_every = self.intervals
+        if selected_at is None or step - selected_at >= destinations_every:
             return Due.SELECT
-        if weighed_at is None or step - weighed_at >= self.weights_every:
+        if weighed_at is None or step - weighed_at >= weights_every:
             return Due.REWEIGH
         return Due.REUSE
 

@@ -71,7 +71,10 @@ def count_window(
     window: int = WINDOW,
 ) -> Count:
     """Operations of the first ``window`` steps with merging."""
-    return Count(count_kinds(model, inputs, method), Counter(due_at(schedule or method.schedule, window)))
+    return Count(
+        count_kinds(model, inputs, method),
+        Counter(due_at((schedule or method.schedule).completed_by(method.schedule), window)),
+    )
 
 
 def count_kinds(

@@ -56,7 +56,7 @@ class Rehearsal:
         made = variant.made()
         if made is None:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
-        method, schedule = family_of(self.model).suited(made[0], self.steps), made[1]
+        method, schedule = family_of(self.model).suited(made[0], self.steps), made[1].completed_by(made[0].schedule)
         due = due_at(schedule, self.steps)
         at_step = [self._ratios_at(step, _in_plain_torch(method), schedule) for step in range(self.steps)]
         steps = [self._step(place) for place in range(len(self.calls))]

@@ -69,7 +69,7 @@ class Method:
     @property
     def schedule(self) -> Schedule:
         """How long plans are kept unless the user says otherwise."""
-        return Schedule()
+        return Schedule(10, 5)
 
     @property
     def families(self) -> tuple[str, ...] | None:

@@ -173,7 +173,7 @@ class ToMA(Method):
     @property
     def schedule(self) -> Schedule:
         """Who carries goes on from steps that are exact, and gives every token its turn; the paper keeps plans long."""
-        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carries else Schedule()
+        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carries else Schedule(10, 5)
 
     @property
     def carries(self) -> bool:

@@ -39,6 +39,9 @@ class Preset:
     made_for: str = ""
     why: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", self.schedule.completed_by(self.method.schedule))
+
     @classmethod
     def load(cls, source: str | Path) -> Preset:
         """By the name of one that ships, or by the path of a file."""
