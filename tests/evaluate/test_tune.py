@@ -9,13 +9,14 @@ from typing import Any, cast
 import pytest
 
 import tomadiff
+from tests import tiny
 from tomadiff import ToMA, embedded
 from tomadiff.errors import SettingError
 from tomadiff.evaluate import tune
 from tomadiff.evaluate.generate import Question, Variant
 from tomadiff.evaluate.prompts import emoji_prompts
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
-from tomadiff.evaluate.trials import Trials
+from tomadiff.evaluate.trials import Candidate, Trials
 from tomadiff.presets import Preset
 
 PAIRS = [(prompt, 0) for prompt in emoji_prompts()[:2]]
@@ -67,6 +68,30 @@ def test_what_comes_to_the_same_is_offered_once(steps: int, starts: int) -> None
     assert ours[0].schedule.start == 0
     assert len(ours) == starts
     assert len({(one.method, tuple(one.schedule.dues(steps))) for one in offered}) == len(offered)
+
+
+def test_coarse_levels_may_merge_more_where_there_are_some() -> None:
+    split = [one for one in tune.settings(20, levels=3) if one.schedule.ratio_at_level]
+    assert {dict(one.schedule.ratio_at_level)[0] < one.method.ratio for one in split} == {True}
+    assert {dict(one.schedule.ratio_at_level)[2] > one.method.ratio for one in split} == {True}
+    assert not any(one.schedule.ratio_at_level for one in tune.settings(20))
+
+
+@pytest.mark.parametrize(("family", "levels"), [("sdxl", 2), ("flux", 1)])
+def test_levels_are_counted_off_the_model(family: str, levels: int) -> None:
+    assert tune.levels_of(tiny.build(family).model) == levels
+
+
+def found(name: str, cost: float, error: float) -> tune.Finding:
+    return tune.Finding(Candidate.of(name, ToMA(0.5)), cost, error, 2)
+
+
+def test_the_front_leaves_out_what_costs_more_and_is_no_nearer() -> None:
+    tried = [found("a, from 0%", 0.7, 50), found("a, from 5%", 0.6, 60), found("b, from 0%", 0.65, 70)]
+    assert [one.cost for one in tune.front(tried)] == [0.6, 0.7]
+    picture = tune.chart(tried, "sdxl")
+    assert len(picture.getcolors(1 << 20) or []) > 10
+    assert tune.chart(tried[:1], "sdxl").size == picture.size, "one setting is a picture too"
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0])

@@ -35,18 +35,18 @@ def tune(
     out: Preset = Path("preset.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Try ratios, first merged steps and ways to merge; write the best within the budget as a preset.
+    """Try ratios, first merged steps and ways to merge; write the best within the budget as a preset, and a picture.
 
     \b
     tomadiff tune sdxl --flops 0.6
     tomadiff tune ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
 
-    Then: tomadiff.apply(pipe, preset="mine.json").
+    Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: operations against distance.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluate import models
     from tomadiff.evaluate.generate import call_of
     from tomadiff.evaluate.prompts import load_prompts
-    from tomadiff.evaluate.tune import preset_of, search
+    from tomadiff.evaluate.tune import chart, preset_of, search
 
     console = Console(stderr=as_json, soft_wrap=True)
     pairs = [(prompt, 0) for prompt in load_prompts(prompts or "emoji", limit=pictures)]
@@ -56,11 +56,14 @@ def tune(
         found = search(pipe, call, pairs, flops, lambda doing: status.update(f"Drawing: {doing}"))
     preset = preset_of(found[0], model, flops, call.get("num_inference_steps", 0))
     preset.save(out)
+    picture = out.with_suffix(".png")
+    chart(found, model).save(picture)
     if as_json:
-        typer.echo(json.dumps({"preset": str(out), "tried": [_plain(one) for one in found]}, indent=2))
+        typer.echo(json.dumps({"preset": str(out), "picture": str(picture), "tried": [_plain(one) for one in found]}, indent=2))
         return
     console.print(_table(found))
     console.print(f"Wrote {out}; use it with tomadiff.apply(pipe, preset={str(out)!r}).", markup=False)
+    console.print(f"What was tried: {picture}", markup=False)
 
 
 def _plain(one: Finding) -> dict[str, float | str]:

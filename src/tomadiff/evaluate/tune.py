@@ -13,13 +13,17 @@ from typing import Any
 
 import torch
 
+from PIL import Image
+
+from tomadiff.adapters.registry import family_of
 from tomadiff.errors import SettingError
 from tomadiff.evaluate.generate import Call, Question, Variant
+from tomadiff.evaluate.plots import COLOURS, Line, line_chart
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
 from tomadiff.methods.toma import FIRST_STEPS, ToMA
 from tomadiff.presets import Preset
-from tomadiff.schedule import Due, Schedule
+from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, FIRST_STEPS, 0.2, 0.4)
@@ -48,27 +52,39 @@ class Finding:
         return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
 
 
-def settings(steps: int) -> list[Candidate]:
-    """Everything the search may choose from, for pictures of so many steps; of what comes to the same, the first."""
-    distinct: dict[tuple[ToMA, tuple[Due, ...]], Candidate] = {}
+def settings(steps: int, levels: int = 1) -> list[Candidate]:
+    """Everything the search may choose from, for pictures of so many steps; of what comes to the same, the first.
+
+    ``levels`` are those of the model that have attention.
+    """
+    distinct: dict[tuple[Any, ...], Candidate] = {}
     for ratio, start in product(RATIOS, STARTS):
-        for name, method, every in ways(ratio):
-            one = Candidate.of(f"{name}, from {start:.0%}", method, Schedule(every, every, start=start))
-            distinct.setdefault((method, tuple(one.schedule.dues(steps))), one)
+        for name, method, schedule in ways(ratio, levels):
+            one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
+            distinct.setdefault((method, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
     return list(distinct.values())
 
 
-def ways(ratio: float) -> Iterator[tuple[str, ToMA, int]]:
-    """How to merge, and after how many steps to plan anew: our defaults, and where a model may see it otherwise.
+def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
+    """How to merge, and when to plan anew: our defaults, and where a model may see it otherwise.
 
     Without answers that are carried on, what a token is given rests on one plan alone: that one is chosen with care.
     """
-    ours = ToMA(ratio)
-    yield "ours", ours, 1
-    yield "plans kept 2 steps", ours, 2
-    yield "least squares", replace(ours, unmerge="least-squares"), 1
-    yield "random destinations", replace(ours, selector="random"), 1
-    yield "not carried", ours.fresh(), 1
+    ours, every_step = ToMA(ratio), Schedule(1, 1)
+    yield "ours", ours, every_step
+    yield "plans kept 2 steps", ours, Schedule(2, 2)
+    yield "least squares", replace(ours, unmerge="least-squares"), every_step
+    yield "random destinations", replace(ours, selector="random"), every_step
+    yield "not carried", ours.fresh(), every_step
+    if levels > 1:  # detail lives on the finest grid
+        less, more = ratio / 2, (1 + ratio) / 2
+        coarse = {level: more for level in range(1, levels)}
+        yield "coarse levels more", ours, Schedule(1, 1, ratio_at_level={0: less, **coarse})
+
+
+def levels_of(model: Any) -> int:
+    """How many grids the attention of a model sees."""
+    return len({stack.depth for stack in family_of(model).stacks(model) if stack.blocks})
 
 
 def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
@@ -76,7 +92,7 @@ def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, flo
     if not 0 < budget < 1:
         raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
     full = rehearsal.flops(Variant())
-    costs = [(one, rehearsal.flops(one) / full) for one in settings(rehearsal.steps)]
+    costs = [(one, rehearsal.flops(one) / full) for one in settings(rehearsal.steps, levels_of(rehearsal.model))]
     fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
     if not fitting:
         lowest = min(cost for _, cost in costs)
@@ -119,3 +135,33 @@ def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
         f"{best.psnr:.1f} dB against the unmerged model, over {best.pictures} pictures of {steps} steps."
     )
     return Preset(best.candidate.method, replace(best.candidate.schedule), made_for=model, why=why)
+
+
+# ---------------------------------------------------------------------------------------------- the picture of it
+def front(found: Sequence[Finding]) -> list[Finding]:
+    """By rising cost, those that are nearer than all that cost no more."""
+    kept: list[Finding] = []
+    for one in sorted(found, key=lambda one: (one.cost, one.error)):
+        if not kept or one.error < kept[-1].error:
+            kept.append(one)
+    return kept
+
+
+def chart(found: Sequence[Finding], model: str) -> Image.Image:
+    """Operations against distance: what each way to merge reached, dashed, and the front of all."""
+    lines = [
+        _line(name, front([one for one in found if _way(one) == name]), COLOURS[place % len(COLOURS)], dashed=True)
+        for place, name in enumerate(dict.fromkeys(map(_way, found)), start=1)
+    ]
+    lines.append(_line("front of all", front(found), COLOURS[0]))
+    note = "PSNR against the unmerged pictures, dB: higher is nearer; settings that looked bad saw fewer pictures"
+    return line_chart(f"{model}, tuned", note, "operations left, %", lines, (860, 560), percent=False)
+
+
+def _way(one: Finding) -> str:
+    return one.candidate.name.partition(",")[0]
+
+
+def _line(name: str, found: Sequence[Finding], colour: tuple[int, int, int], dashed: bool = False) -> Line:
+    points = tuple((100 * one.cost, one.psnr) for one in found)
+    return Line(name, points, colour, dashed=dashed, dots=frozenset(x for x, _ in points))
