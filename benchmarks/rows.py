@@ -48,3 +48,8 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 def middle(rows: Iterable[Row], column: str) -> float:
     """Median of a column."""
     return median(float(row[column]) for row in rows)
+
+
+def least(rows: Iterable[Row], column: str) -> float:
+    """Smallest of a column: what else a machine was doing only ever adds to seconds."""
+    return min(float(row[column]) for row in rows)

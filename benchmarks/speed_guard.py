@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
 import torch
 from rich.console import Console
 
 from benchmarks.machine import stamp
-from benchmarks.rows import Row, append, read, where
+from benchmarks.rows import Row, append, least, read, where
 from benchmarks.speed import ROOT, Case, on, parse_case, timed
 from tomadiff.cost import Hardware
 from tomadiff.evaluate.workloads import Step
@@ -55,7 +54,7 @@ def row(case: Case, ratio: float, number: int, step: Step) -> Row:
 
 
 def broken(rows: Sequence[Row]) -> list[str]:
-    """What is not as promised, in words; by the medians of rounds."""
+    """What is not as promised, in words; by the best of rounds."""
     return [line for name, own in by_setting(rows).items() for line in _broken(name, own)]
 
 
@@ -77,7 +76,7 @@ def _broken(name: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _quotient(rows: Sequence[Row], above: str, below: str) -> float:
-    return median(float(row[above]) / float(row[below]) for row in rows)
+    return least(rows, above) / least(rows, below)
 
 
 def measure(case: Case, rounds: int, path: Path, console: Console) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks import speed, speed_guard
 from benchmarks.flops import put_in_section
-from benchmarks.rows import Row, append, middle, where
+from benchmarks.rows import Row, append, least, where
 from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case
 from benchmarks.speed_results import FITTED, Predict, Promise, Results, fitted_machine, predictions, predictor, promises
 from tomadiff.evaluate.plots import COLOURS, Line, line_chart, sheet
@@ -71,10 +71,10 @@ def guard_table(rows: Sequence[Row]) -> str:
     lines = [_line(["model, size, ratio", "merging everywhere", "guarded", "sites that merge"])]
     lines.append(_line(["---", "---:", "---:", "---:"]))
     for name, own in speed_guard.by_setting(rows).items():
-        unmerged = middle(own, "unmerged_s")
+        unmerged = least(own, "unmerged_s")
         sites = f"{own[-1]['merged_sites']} of {own[-1]['sites']}"
         lines.append(
-            _line([name, *(_times(unmerged / middle(own, each)) for each in ("everywhere_s", "guarded_s")), sites])
+            _line([name, *(_times(unmerged / least(own, each)) for each in ("everywhere_s", "guarded_s")), sites])
         )
     return "\n".join(lines)
 
@@ -136,7 +136,7 @@ def over_size(results: Results, predict: Predict) -> Image.Image:
 def _timed_at(results: Results, case: Case, ratio: float) -> float | None:
     own = where(results.guarded, **case.columns, ratio=f"{ratio:g}")
     if own:
-        return middle(own, "unmerged_s") / middle(own, "everywhere_s")
+        return least(own, "unmerged_s") / least(own, "everywhere_s")
     return results.speed_up(case, "toma", ratio)
 
 

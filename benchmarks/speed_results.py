@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import speed, speed_counted, speed_guard
-from benchmarks.rows import Row, middle, read, where
+from benchmarks.rows import Row, least, middle, read, where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case
 from benchmarks.speed_counted import LIMIT, Key, traced
 from tomadiff.cost import Hardware, Trace
@@ -35,9 +35,13 @@ class Results:
         return cls(*map(read, paths))
 
     def speed_up(self, case: Case, method: str, ratio: float) -> float | None:
-        """Median over rounds; ``None`` if it was not timed."""
+        """The best round's, over the unmerged model's best of all turns; ``None`` if it was not timed."""
         own = where(self.timed, **case.columns, method=method, ratio=f"{ratio:g}")
-        return middle(own, "speed_up") if own else None
+        return self.unmerged(case) / least(own, "window_s") if own else None
+
+    def unmerged(self, case: Case) -> float:
+        """Seconds of a step without merging."""
+        return least(where(self.timed, **case.columns), "unmerged_s")
 
     def count(self, case: Case, method: str, ratio: float, column: str) -> float | None:
         """A counted number."""
@@ -59,11 +63,11 @@ class Results:
 def samples(results: Results, case: Case) -> Iterator[tuple[Trace, float]]:
     """Every timed kind of step of ``case``, with what it does."""
     own = where(results.timed, **case.columns)
-    yield _only(traced((case, BASELINE, 0.0))), middle(own, "unmerged_s")
+    yield _only(traced((case, BASELINE, 0.0))), results.unmerged(case)
     for name, ratio in sorted({(row["method"], float(row["ratio"])) for row in own}):
         rows = where(own, method=name, ratio=f"{ratio:g}")
         for part, (_, found) in traced((case, name, ratio)).parts.items():
-            yield found, middle(rows, f"{part}_s")
+            yield found, least(rows, f"{part}_s")
 
 
 def _only(window: Window) -> Trace:
