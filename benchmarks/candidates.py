@@ -88,8 +88,9 @@ def defaults(_: Bench) -> Iterator[Candidate]:
 
 
 def ours(bench: Bench) -> Iterator[Candidate]:
-    """Our defaults at the cost of everyone they are compared with."""
-    rivals = {bench.cost(rival) for rival in (*paper(bench), *peers(bench))}
+    """Our defaults at the cost of everyone who can choose a ratio too; ToDo is met by a default that costs less."""
+    others = () if bench.steps < FEW_STEPS else (one for one in peers(bench) if not isinstance(one.method, ToDo))
+    rivals = {bench.cost(rival) for rival in (*paper(bench), *others)}
     yield from filter(None, (within(budget, bench.cost) for budget in sorted(rivals)))
 
 
@@ -199,14 +200,27 @@ def selectors(bench: Bench) -> Iterator[Candidate]:
 
 
 # ---------------------------------------------------------------------------------------------- caches
+def reuse(_: Bench) -> Iterator[Candidate]:
+    """Ops that reuse their results, without merging."""
+    for schedule in _reusing():
+        yield Candidate(_name_of_reuse(schedule), ToMA(0.0), schedule)
+
+
+def _reusing() -> Iterator[Schedule]:
+    for every in (2, 3):
+        yield from (Schedule(1, 1, reuse_every=every, reuse_from=start) for start in (0.0, 0.2))
+
+
+def _name_of_reuse(schedule: Schedule) -> str:
+    return f"reuse every {schedule.reuse_every} from {schedule.reuse_from:.0%}"
+
+
 def caches(bench: Bench) -> Iterator[Candidate]:
     """Ops that reuse their results, ours and those of others, alone and on top of merging."""
-    for every in (2, 3):
-        for start in (0.0, 0.2):
-            reuse = Schedule(1, 1, reuse_every=every, reuse_from=start)
-            yield Candidate(f"reuse every {every} from {start:.0%}", ToMA(0.0), reuse)
-            both = replace(reuse, start=max(start, FIRST_STEPS))
-            yield Candidate.of(f"{OURS} + reuse every {every} from {start:.0%}", ToMA(0.5), both)
+    yield from reuse(bench)
+    for schedule in _reusing():
+        both = replace(schedule, start=max(schedule.reuse_from, FIRST_STEPS))
+        yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), both)
     for name, cache in foreign_caches(bench).items():
         yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
         for ratio in (0.25, 0.5):
@@ -240,6 +254,7 @@ SETS = {
     "selectors": selectors,
     "knobs": knobs,
     "windows": windows,
+    "reuse": reuse,
     "caches": caches,
 }
 
