@@ -11,12 +11,14 @@ from typing import Any
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
+from tomadiff.budget import Rung, rungs_of
 from tomadiff.evaluate.trials import Around, Candidate
 from tomadiff.methods.toma import FIRST_STEPS
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
 OURS = "ours"
+LEVELS = {"sdxl": 2, "flux": 1}  # grids that attention sees
 SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
@@ -70,16 +72,24 @@ def our(ratio: float, start: float | None = None, change: str = "", **settings: 
     return Candidate.of(f"{OURS}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
 
 
-def within(budget: float, cost: Callable[[Candidate], float]) -> Candidate | None:
+def within(budget: float, cost: Callable[[Candidate], float], model: str) -> Candidate | None:
     """Ours at no more than a share of the operations: the dearest of :func:`ladder` that is; ``None`` if none is."""
-    rungs = ladder()
+    rungs = ladder(model)
     place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
     return rungs[place] if place < len(rungs) else None
 
 
-def ladder() -> list[Candidate]:
-    """Every setting of ours that a budget may choose, the dearest first."""
-    return [our(ratio) for ratio in SIXTEENTHS]
+def ladder(model: str) -> list[Candidate]:
+    """Every setting of ours that ``apply(pipe, flops=…)`` may choose, the dearest first."""
+    return [at_rung(rung) for rung in rungs_of(SIXTEENTHS, LEVELS[model])]
+
+
+def at_rung(rung: Rung) -> Candidate:
+    """Ours, merging so much."""
+    even = our(rung.ratio)
+    if rung.finest == rung.ratio:
+        return even
+    return replace(even, name=f"{OURS} {rung.ratio:.2f}/{rung.finest:.2f}", schedule=rung.on(even.schedule))
 
 
 def defaults(_: Bench) -> Iterator[Candidate]:
@@ -91,13 +101,13 @@ def ours(bench: Bench) -> Iterator[Candidate]:
     """Our defaults at the cost of everyone who can choose a ratio too; ToDo is met by a default that costs less."""
     others = () if bench.steps < FEW_STEPS else (one for one in peers(bench) if not isinstance(one.method, ToDo))
     rivals = {bench.cost(rival) for rival in (*paper(bench), *others)}
-    yield from filter(None, (within(budget, bench.cost) for budget in sorted(rivals)))
+    yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted(rivals)))
 
 
 def curve(bench: Bench) -> Iterator[Candidate]:
     """Our defaults at the cost of peers as they come, and at round ones, for the picture of all."""
     rivals = {bench.cost(rival) for rival in narrow(bench)}
-    yield from filter(None, (within(budget, bench.cost) for budget in sorted({*rivals, *BUDGETS})))
+    yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted({*rivals, *BUDGETS})))
 
 
 # ---------------------------------------------------------------------------------------------- the paper's, and knobs
@@ -263,4 +273,4 @@ def known(model: str, steps: int) -> dict[str, str]:
     """The digest of every candidate there may be, by name."""
     bench = Bench(model, steps, lambda _: 1.0)
     sets = (one for name, made in SETS.items() if name not in LADDERS for one in made(bench))
-    return {one.name: digest(one) for one in (*ladder(), *sets)}
+    return {one.name: digest(one) for one in (*ladder(model), *sets)}

@@ -97,7 +97,7 @@ class Results:
     def names_of(self, which: str) -> list[str]:
         """Of all candidates of a set; of our own, which follow from costs, all that there may be."""
         if which in LADDERS:
-            return [one.name for one in ladder()]
+            return [one.name for one in ladder(self.model)]
         return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
 
     def drawn_of(self, which: str) -> list[Drawn]:

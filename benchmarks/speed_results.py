@@ -153,10 +153,10 @@ def promises(results: Results, predicted: Sequence[Row]) -> list[Promise]:
 
 
 def _fast_enough(results: Results) -> Iterator[Promise]:
-    for (case, ratio), least in _LEAST.items():
+    for (case, ratio), bound in _LEAST.items():
         own = results.speed_up(case, "toma", ratio)
         if own is not None:
-            yield Promise(f"ToMA on {case.title} at {ratio:g}", own, least)
+            yield Promise(f"ToMA on {case.title} at {ratio:g}", own, bound)
     fresh = results.speed_up(_SDXL, "toma-fresh", 0.5)
     if fresh is not None:
         yield Promise(f"fresh plans and least squares on {_SDXL.title} at 0.5", fresh, 1.5)

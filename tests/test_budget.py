@@ -13,7 +13,7 @@ import tomadiff
 from tests import tiny
 from tomadiff import Schedule, ToDo, ToMA, ToMeSD, embedded
 from tomadiff import guard as guarding
-from tomadiff.budget import POLICY, Budget, Choice, Shares, choose, ratios_of
+from tomadiff.budget import POLICY, Budget, Choice, Rung, Shares, choose, ratios_of, rungs_of
 from tomadiff.cost import Hardware, flop_counter
 from tomadiff.errors import SettingError
 from tomadiff.presets import Preset
@@ -23,16 +23,20 @@ EVERY_STEP = Schedule(destinations_every=1, weights_every=1)
 
 
 # ---------------------------------------------------------------------------------------------- choosing
-def shares(ratio: float) -> Shares:
-    """Merging takes off four fifths of what it removes, and planning costs a little."""
-    call = 1 - 0.8 * ratio
+def shares(rung: Rung) -> Shares:
+    """Merging takes off four fifths of what it removes, half of that at level 0, and planning costs a little."""
+    call = 1 - 0.4 * rung.ratio - 0.4 * rung.finest
     return {Due.SKIP: 1.0, Due.REUSE: call, Due.REWEIGH: call + 0.01, Due.SELECT: call + 0.02}
 
 
 def cost(choice: Choice, schedule: Schedule, steps: int, **changes: Any) -> float:
     other = replace(choice, **changes)
     due = replace(schedule, start=other.start).dues(steps)
-    return sum(shares(other.ratio)[one] for one in due) / steps
+    return sum(shares(other.rung)[one] for one in due) / steps
+
+
+def even(ratio: float) -> Rung:
+    return Rung(ratio, ratio)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 8, 20, 50])
@@ -42,9 +46,9 @@ def test_the_smallest_ratio_that_meets_the_budget_is_taken(steps: int, target: f
     choice = choose(Budget(flops=target), shares, schedule, steps)
     assert choice.share == pytest.approx(cost(choice, schedule, steps))
     assert choice.share <= target
-    assert cost(choice, schedule, steps, ratio=choice.ratio - 1 / POLICY.notches) > target
+    assert cost(choice, schedule, steps, rung=even(choice.ratio - 1 / POLICY.notches)) > target
     early = round(POLICY.unmerged * steps)
-    assert choice.start == early or cost(choice, schedule, steps, ratio=POLICY.most, start=early) > target
+    assert choice.start == early or cost(choice, schedule, steps, rung=even(POLICY.most), start=early) > target
 
 
 def test_a_speedup_is_a_share_of_the_time() -> None:
@@ -55,10 +59,24 @@ def test_a_speedup_is_a_share_of_the_time() -> None:
 
 
 def test_of_ratios_that_come_to_the_same_the_round_one_is_taken() -> None:
-    def in_sixteenths(ratio: float) -> Shares:
-        return shares(round(16 * ratio) / 16)
+    def in_sixteenths(rung: Rung) -> Shares:
+        return shares(Rung(round(16 * rung.ratio) / 16, round(16 * rung.finest) / 16))
 
     assert choose(Budget(flops=0.65), in_sixteenths, EVERY_STEP, None).ratio == 0.5  # 0.46875 would do as well
+    between = choose(Budget(flops=0.65), in_sixteenths, EVERY_STEP, None, rungs=rungs_of(POLICY.ratios, levels=2))
+    assert between.rung == Rung(0.5, 0.4375)
+    assert "ratio 0.5 (0.4375 at level 0)" in str(between)
+
+
+def test_between_two_ratios_coarse_levels_have_the_larger_one() -> None:
+    assert rungs_of((0.25, 0.5), levels=2) == [even(0.25), Rung(0.5, 0.25), even(0.5)]
+    assert rungs_of((0.25, 0.5)) == [even(0.25), even(0.5)]
+    one, two = (choose(Budget(flops=0.7), shares, EVERY_STEP, 8, 0, rungs_of((0.25, 0.5), many)) for many in (1, 2))
+    assert (one.rung, two.rung) == (even(0.5), even(0.5))
+    two = choose(Budget(flops=0.73), shares, EVERY_STEP, 8, 0, rungs_of((0.25, 0.5), 2))
+    assert two.rung == Rung(0.5, 0.25)
+    assert two.rung.on(EVERY_STEP).ratio_at_level == ((0, 0.25),)
+    assert one.rung.on(EVERY_STEP) is EVERY_STEP
 
 
 def test_without_a_number_of_steps_the_ratio_alone_is_chosen() -> None:

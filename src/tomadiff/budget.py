@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tomadiff.errors import SettingError
 from tomadiff.methods.base import Method
@@ -22,7 +23,7 @@ Shares = Mapping[Due, float]
 
 @dataclass(frozen=True)
 class Policy:
-    """Which of the settings that meet a budget is taken: the smallest ratio.
+    """Which of the settings that meet a budget is taken: the smallest ratio, on the finest level above all.
 
     The first steps stay unmerged, as they do by default, unless the budget cannot be met so. To begin still later and
     to remove more then was no better on emoji-flux and worse on emoji-sdxl, at equal cost.
@@ -48,6 +49,36 @@ class Policy:
 
 
 POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How much may merge: between two ratios there is one more, where the finest level keeps the smaller of them.
+
+    Detail lives on the finest grid: on emoji-sdxl, coarser ones lose far less by merging.
+
+    Attributes:
+        ratio: share of tokens to remove.
+        finest: that of level 0.
+    """
+
+    ratio: float
+    finest: float
+
+    def on(self, schedule: Schedule) -> Schedule:
+        """``schedule`` with the ratio of level 0, if that is another; the method has the other."""
+        return schedule if self.finest == self.ratio else replace(schedule, ratio_at_level={0: self.finest})
+
+    def rounder(self, notches: int) -> list[Rung]:
+        """Those nearby whose ratios are multiples of one part in so many."""
+        ratio, finest = math.ceil(self.ratio * notches) / notches, self.finest * notches
+        if self.finest == self.ratio:
+            return [Rung(ratio, ratio)]
+        return [Rung(ratio, way(finest) / notches) for way in (math.ceil, math.floor)]
+
+    def __str__(self) -> str:
+        at_finest = "" if self.finest == self.ratio else f" ({self.finest:g} at level 0)"
+        return f"ratio {self.ratio:g}{at_finest}"
 
 
 @dataclass(frozen=True)
@@ -122,29 +153,41 @@ class Choice:
 
     Attributes:
         budget: which.
-        ratio: share of tokens to remove.
+        rung: how much merges.
         start: first merged step.
         share: what a picture is expected to cost, as a share of an unmerged one.
         steps: of the run, if they are known.
     """
 
     budget: Budget
-    ratio: float
+    rung: Rung
     start: int
     share: float
     steps: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Share of tokens to remove; see :class:`Rung` for level 0."""
+        return self.rung.ratio
 
     def __str__(self) -> str:
         if self.steps is None:
             when = "at every step (the number of steps is not known; patch.begin(steps=…) tells it)"
         else:
             when = f"from step {self.start} of {self.steps}"
-        return f"{self.budget}: ratio {self.ratio:g} {when}; expected: {self.budget.describe(self.share)}"
+        return f"{self.budget}: {self.rung} {when}; expected: {self.budget.describe(self.share)}"
 
 
 def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:
     """Those of the policy's ratios that ``method`` can take."""
     return tuple(ratio for ratio in policy.ratios if _takes(method, ratio))
+
+
+def rungs_of(ratios: Sequence[float], levels: int = 1) -> list[Rung]:
+    """What may be chosen from ``ratios`` in rising order, for a model whose attention sees so many grids."""
+    rungs = [Rung(ratio, ratio) for ratio in ratios]
+    between = [Rung(more, less) for less, more in pairwise(ratios)] if levels > 1 else []
+    return sorted([*rungs, *between], key=lambda rung: (rung.finest, rung.ratio))
 
 
 def _takes(method: Method, ratio: float) -> bool:
@@ -156,41 +199,41 @@ def _takes(method: Method, ratio: float) -> bool:
 
 def choose(
     budget: Budget,
-    shares: Callable[[float], Shares],
+    shares: Callable[[Rung], Shares],
     schedule: Schedule,
     steps: int | None,
     first: int = 0,
-    ratios: Sequence[float] = POLICY.ratios,
+    rungs: Sequence[Rung] | None = None,
     policy: Policy = POLICY,
 ) -> Choice:
     """The settings that :data:`POLICY` prefers among those that meet ``budget``; raises if none does.
 
     Args:
         budget: what a picture may cost.
-        shares: what calls cost at a ratio; falls as the ratio grows. Asked for few ratios.
+        shares: what calls cost at a rung; falls from rung to rung. Asked for few of them.
         schedule: how long plans are kept; its ``start`` is what is chosen here.
         steps: of the run; ``None`` if nobody knows, which leaves no window to choose.
         first: step that the run begins with (image-to-image begins further on).
-        ratios: those that the method can take, in rising order.
+        rungs: those that the method can take, in rising order; ``None``: all ratios of the policy.
         policy: how to choose.
     """
     total = first + policy.unknown if steps is None else steps
+    rungs = rungs_of(policy.ratios) if rungs is None else rungs
 
-    def share(ratio: float, start: int) -> float:
-        known = shares(ratio)
+    def share(rung: Rung, start: int) -> float:
+        known = shares(rung)
         due = replace(schedule, start=start).dues(total, first)
         return sum(known[one] for one in due) / len(due)
 
     early = first if steps is None else first + round(policy.unmerged * (steps - first))
-    start = early if share(ratios[-1], early) <= budget.share else first
-    place = bisect_left(ratios, True, key=lambda ratio: share(ratio, start) <= budget.share)
-    if place == len(ratios):
-        raise SettingError(_out_of_reach(budget, share(ratios[-1], first), ratios[-1]))
-    ratio, found = ratios[place], share(ratios[place], start)
-    rounder = math.ceil(ratio * policy.round_notches) / policy.round_notches
-    if rounder in ratios and share(rounder, start) == found:  # regions keep whole tokens: both come to the same
-        ratio = rounder
-    return Choice(budget, ratio, start, found, steps)
+    start = early if share(rungs[-1], early) <= budget.share else first
+    place = bisect_left(rungs, True, key=lambda rung: share(rung, start) <= budget.share)
+    if place == len(rungs):
+        raise SettingError(_out_of_reach(budget, share(rungs[-1], first), rungs[-1].ratio))
+    rung, found = rungs[place], share(rungs[place], start)
+    rounder = (one for one in rung.rounder(policy.round_notches) if one.ratio <= rungs[-1].ratio)
+    same = (one for one in rounder if share(one, start) == found)  # regions keep whole tokens: they come to the same
+    return Choice(budget, next(same, rung), start, found, steps)
 
 
 def _out_of_reach(budget: Budget, least: float, ratio: float) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tomadiff.budget import Shares
+from tomadiff.budget import Rung, Shares
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.errors import SettingError
 from tomadiff.guard import Guard, Scale, python_around
@@ -106,6 +106,7 @@ class Ledger:
             slot.active = False
         for place, (_, site) in enumerate(self.sites):
             site.inner = self._noting(place, site.inner)
+        self.schedule = self.slots[0].planner.schedule
         self.whole = trace(call)
         self.wrapped = self._grouped()
         inside = reduce(add, (one.unmerged.scaled(one.times) for one in self.wrapped), Trace())
@@ -131,19 +132,19 @@ class Ledger:
         return _Wrapped(module, site, given, named, trace(lambda: module(*given, **named)), times)
 
     # ------------------------------------------------------------------------------------------ at a ratio
-    def shares(self, ratio: float, measure: Callable[[Trace], float]) -> Shares:
+    def shares(self, rung: Rung, measure: Callable[[Trace], float]) -> Shares:
         """What a call costs by what is due, as a share of an unmerged one; ``measure`` says what of a trace counts."""
         for slot in self.slots:
-            self._set(slot, ratio)
+            self._set(slot, rung)
         key = tuple(self._kept(one.site.slot) for one in self.wrapped)
         if key not in self._known:
             self._known[key] = self._counted()
         whole = measure(self.whole)
         return {due: measure(found) / whole for due, found in self._known[key].items()}
 
-    def _set(self, slot: Slot, ratio: float) -> None:
+    def _set(self, slot: Slot, rung: Rung) -> None:
         planner = slot.planner
-        planner.method = replace(planner.method, ratio=ratio)
+        planner.method, planner.schedule = replace(planner.method, ratio=rung.ratio), rung.on(self.schedule)
         slot.active = planner.grid is not None and planner.ratio() > 0
         if slot.active and self.guard is not None and self.scale is not None:
             slot.active = self.guard.admits(slot, self.scale)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
-from tomadiff.budget import Budget, Choice, choose, ratios_of
+from tomadiff.budget import Budget, Choice, choose, ratios_of, rungs_of
 from tomadiff.clock import Clock
 from tomadiff.cost import Hardware, Trace
 from tomadiff.errors import SettingError, TomaError, UnsupportedModelError
@@ -70,8 +70,9 @@ class PatchedModel:
         budget: Budget | None = None,
     ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
-        self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
+        self.method, self.given, self.guarded, self.budget = method, schedule, guarded, budget
         self.suited = method  # to the number of steps
+        self.schedule = schedule  # in force: a budget changes the one that was given
         self.family: Family = family_of(self.model)
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
         self.slots: list[Slot] = []
@@ -92,6 +93,7 @@ class PatchedModel:
     # ------------------------------------------------------------------------------------------ on and off
     def put_on(self) -> None:
         """Inject every site; if anything goes wrong on the way, none."""
+        self.schedule = self.given
         self._find_sites()
         self.guard = Guard(self.family, self.sites) if self.guarded else None
         old = self.model.__dict__.get(MARK)
@@ -146,13 +148,13 @@ class PatchedModel:
 
     def change(self, method: Method, schedule: Schedule, guarded: bool, budget: Budget | None) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
-        old = self.method, self.schedule, self.guarded, self.budget
+        old = self.method, self.given, self.guarded, self.budget
         self.take_off()
         try:
-            self.method, self.schedule, self.guarded, self.budget = method, schedule, guarded, budget
+            self.method, self.given, self.guarded, self.budget = method, schedule, guarded, budget
             self.put_on()
         except BaseException:
-            self.method, self.schedule, self.guarded, self.budget = old
+            self.method, self.given, self.guarded, self.budget = old
             self.put_on()
             raise
 
@@ -352,7 +354,7 @@ class PatchedModel:
         """Merge this picture as chosen."""
         self.choice = choice
         self.method, self.suited = (replace(one, ratio=choice.ratio) for one in (self.method, self.suited))
-        self.schedule = replace(self.schedule, start=choice.start)
+        self.schedule = choice.rung.on(replace(self.given, start=choice.start))
         for slot in self.slots:
             planner = slot.planner
             planner.method, planner.schedule = replace(planner.method, ratio=choice.ratio), self.schedule
@@ -366,9 +368,14 @@ class PatchedModel:
             measure = _measure_of(budget, call.image.device, dtype)
             with torch.inference_mode(False), torch.no_grad():
                 ledger = self._ledger(budget, call, arranged, passes)
-                shares, ratios = partial(ledger.shares, measure=measure), ratios_of(self.method)
-                self._choices[key] = choose(budget, shares, self.schedule, steps, tick.step, ratios)
+                shares, rungs = partial(ledger.shares, measure=measure), rungs_of(ratios_of(self.method), self._levels)
+                self._choices[key] = choose(budget, shares, self.given, steps, tick.step, rungs)
         return self._choices[key]
+
+    @property
+    def _levels(self) -> int:
+        """Grids whose ratios a budget may choose: who sets some of them has chosen."""
+        return 1 if self.given.ratio_at_level else len({slot.planner.level for slot in self.slots})
 
     def _ledger(self, budget: Budget, call: Call, arranged: bool, passes: int) -> Ledger:
         """What calls like this one cost, counted on a twin."""
@@ -393,7 +400,7 @@ class PatchedModel:
 
     def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
         """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
-        always, nothing = replace(self.schedule, start=0, stop=None), replace(self.suited, ratio=0.0)
+        always, nothing = replace(self.given, start=0, stop=None), replace(self.suited, ratio=0.0)
         twin = PatchedModel(self.name, twin_of(self.model, dtype), None, nothing, always, guarded=False)
         twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
         twin._warned = self._warned  # what it would say is ours to say

@@ -73,10 +73,10 @@ def test_a_setting_that_is_new_and_off_leaves_candidates_as_they_were() -> None:
 
 def test_ours_spends_a_budget_and_no_more() -> None:
     for budget in (0.95, 0.9, 0.8, 0.7, 0.66):
-        own = within(budget, cost)
+        own = within(budget, cost, "flux")
         assert own is not None
         assert budget - 0.05 < cost(own) <= budget + SAME_COST
-    assert within(0.5, cost) is None
+    assert within(0.5, cost, "flux") is None
 
 
 def test_ours_meets_everyone_at_their_cost() -> None:

@@ -59,7 +59,9 @@ def tune(
     picture = out.with_suffix(".png")
     chart(found, model).save(picture)
     if as_json:
-        typer.echo(json.dumps({"preset": str(out), "picture": str(picture), "tried": [_plain(one) for one in found]}, indent=2))
+        typer.echo(
+            json.dumps({"preset": str(out), "picture": str(picture), "tried": [_plain(one) for one in found]}, indent=2)
+        )
         return
     console.print(_table(found))
     console.print(f"Wrote {out}; use it with tomadiff.apply(pipe, preset={str(out)!r}).", markup=False)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tomadiff.budget import Budget
+from tomadiff.budget import Budget, Rung
 from tomadiff.errors import SettingError, UnsupportedModelError, require_count
 from tomadiff.evaluate import models
 from tomadiff.evaluate.prompts import Prompt
@@ -39,13 +39,15 @@ Call = Mapping[str, Any]
 class Variant:
     """The model with a method of the catalogue at a ratio, or :data:`BASELINE`.
 
-    Where a budget chose, ``budget`` says which, and ``start`` is the first merged step; see :func:`within`.
+    Where a budget chose (see :func:`within`), ``budget`` says which, ``start`` is the first merged step, and ``finest``
+    the ratio of level 0.
     """
 
     method: str = BASELINE
     ratio: float = 0.0
     start: int = 0
     budget: str = ""
+    finest: float = 0.0
 
     @property
     def name(self) -> str:
@@ -62,7 +64,11 @@ class Variant:
         if not self.merges:
             return None
         method, schedule = named(self.method, self.ratio)
-        return method, replace(schedule, start=self.start) if self.budget else schedule
+        return method, self._rung.on(replace(schedule, start=self.start)) if self.budget else schedule
+
+    @property
+    def _rung(self) -> Rung:
+        return Rung(self.ratio, self.finest)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
         finally:
             stop.remove()
         choice = next(iter(patch.choices.values()))
-    return Variant(method, choice.ratio, choice.start, str(budget))
+    return Variant(method, choice.ratio, choice.start, str(budget), choice.rung.finest)
 
 
 class _StopDrawing(Exception):  # noqa: N818 - it is no error

@@ -12,7 +12,6 @@ from itertools import product
 from typing import Any
 
 import torch
-
 from PIL import Image
 
 from tomadiff.adapters.registry import family_of
@@ -78,7 +77,7 @@ def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
     yield "not carried", ours.fresh(), every_step
     if levels > 1:  # detail lives on the finest grid
         less, more = ratio / 2, (1 + ratio) / 2
-        coarse = {level: more for level in range(1, levels)}
+        coarse = dict.fromkeys(range(1, levels), more)
         yield "coarse levels more", ours, Schedule(1, 1, ratio_at_level={0: less, **coarse})
 
 
