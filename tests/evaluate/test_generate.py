@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,32 +226,30 @@ def forked(pipe: Any, folder: Path, batches: list[generate.Batch]) -> int:
         os._exit(0)
 
 
-def kills(pipe: Any, folder: Path, batches: list[generate.Batch], longest: float) -> Iterator[bool]:
-    """Start, kill after a random time, and so on; tells each time whether the child was still at work."""
-    dice = random.Random(0)
-    while True:
-        child = forked(pipe, folder, batches)
-        time.sleep(dice.uniform(0, longest))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        yield os.WIFSIGNALED(status)
+def killed_at_work(pipe: Any, folder: Path, batches: list[generate.Batch], after: float) -> bool:
+    """Go on with a run, and kill that after so many seconds; whether it was still at work."""
+    child = forked(pipe, folder, batches)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_twenty_kills_lose_nothing_and_change_nothing(tiny: Tiny, tmp_path: Path) -> None:
     batches = questions(["a fox", "a cat"], [0, 1, 2], variants(["toma"], [0.5]), batch=2)
-    whole, folder, killed = begin(tmp_path / "whole"), tmp_path / "killed", 0
+    whole, folder, killed, dice = begin(tmp_path / "whole"), tmp_path / "killed", 0, random.Random(0)
     start = time.perf_counter()
     answer(tiny.pipe, whole, batches, QUICK, ABOUT)
+    longest = (time.perf_counter() - start) / 3
     run, seen = Run(folder), {}
-    for at_work in kills(tiny.pipe, folder, batches, longest=(time.perf_counter() - start) / 3):
+    while killed < KILLS:
+        at_work = killed_at_work(tiny.pipe, folder, batches, dice.uniform(0, longest))
         killed += at_work
         now = run.samples()
         assert seen.items() <= now.items()  # nothing finished is lost, or drawn again
         seen = now
-        if killed == KILLS:
-            break
         if not at_work:  # it was done before its time: the next ones are killed on a run of their own
             assert_equal_runs(whole, begin(folder))
             folder, seen = tmp_path / f"killed-{killed}", {}
