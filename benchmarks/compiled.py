@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.machine import stamp
+from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, read, where
 from benchmarks.speed import BASELINE, ROOT, Case, on, parse_case, timed
 from tomadiff.evaluate.workloads import Step
@@ -76,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     wanted = parser.parse_args(given)
-    torch.set_num_threads(wanted.threads)
+    ready_to_time(wanted.threads)
     console = Console(highlight=False)
     for case in [parse_case(text) for text in wanted.cases] if wanted.cases else CASES:
         if where(read(wanted.out), **case.columns):

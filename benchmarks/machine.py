@@ -1,4 +1,4 @@
-"""The stamp on every result: which machine, which versions, how many threads."""
+"""What is timed on: a process that is ready for it, and the stamp on every result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from pathlib import Path
 import torch
 
 import tomadiff
+from tomadiff.memory import keep_memory
+
+
+def ready_to_time(threads: int) -> None:
+    """So many threads, and memory that stays in the process, for all that is compared alike."""
+    torch.set_num_threads(threads)
+    keep_memory()
 
 
 def stamp() -> dict[str, str]:

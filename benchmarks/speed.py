@@ -3,7 +3,8 @@
 The exact SDXL UNet at 512² and 1024², and blocks of Flux's and SD3.5's width at 1024², with random weights in float32.
 A window of ten steps is put together from one selecting, one reweighing and eight plain ones, each timed once per
 round, so that planning is included and a step of half a minute stays affordable. Every method is timed right after
-the unmerged model, and compared with that. Guarding is off: what loses shall be seen to lose.
+the unmerged model, and compared with that. Guarding is off: what loses shall be seen to lose. The process keeps the
+memory it frees (:mod:`tomadiff.memory`), for everyone alike: else the system's clearing of pages is timed too.
 
 Rows go to ``benchmarks/results/speed.csv`` as they are measured; what is there already is skipped, so a run can be
 stopped and started again. ``--quick`` (``make bench``) is the shape of it in a few minutes, in a file of its own.
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.machine import stamp
+from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, read, where
 from tomadiff import Bound, Method, Patch, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole, apply
 from tomadiff.cost import Hardware
@@ -212,7 +213,7 @@ def parse_case(text: str) -> Case:
 def main(given: Sequence[str] | None = None) -> None:
     """Measure what is missing."""
     wanted = arguments(given)
-    torch.set_num_threads(wanted.threads)
+    ready_to_time(wanted.threads)
     plan = SHORT if wanted.quick else {name: contender.ratios for name, contender in CONTENDERS.items()}
     plan = {name: ratios for name, ratios in plan.items() if not wanted.methods or name in wanted.methods}
     cases = [parse_case(text) for text in wanted.cases] if wanted.cases else CASES[: 1 if wanted.quick else None]

@@ -212,6 +212,23 @@ def test_transformers_carry_with_few_steps() -> None:
         assert any(site.last for _, site in sites(model))
 
 
+@pytest.mark.parametrize("scope", ["block", "stack", "level"])
+def test_joint_blocks_of_flux_are_spared_instead_of_skipped(scope: Any) -> None:
+    def kept(ratio: float, **settings: Any) -> dict[str, int | None]:
+        with tomadiff.apply(model, ratio, scope=scope, schedule=FRESH, guard=False, **settings) as patch:
+            one.run(model, **one.inputs(8, 8, (0,)))
+            plans = {site.name.partition(".")[0]: site.slot for _, site in sites(model)}
+            assert patch.report().models[0].skipped_blocks == (0 if settings.get("carry") is None else 1)
+            return {stack: slot.plan.kept if slot.active and slot.plan else None for stack, slot in plans.items()}
+
+    one = families.TestFlux()
+    model = one.model()
+    assert kept(0.5) == {"transformer_blocks": 48, "single_transformer_blocks": 32}
+    assert kept(0.25) == {"transformer_blocks": None, "single_transformer_blocks": 48}
+    assert kept(0.5, skip=0) == {"transformer_blocks": 32, "single_transformer_blocks": 32}
+    assert kept(0.5, carry=False) == {"transformer_blocks": 32, "single_transformer_blocks": 32}
+
+
 # ---------------------------------------------------------------------------------------------- where a picture begins
 def test_the_first_merged_call_carries_nothing(unet: nn.Module) -> None:
     steps = [inputs(0), inputs(1)]

@@ -16,6 +16,7 @@ from tomadiff.commands.paper import paper
 from tomadiff.commands.report import report
 from tomadiff.commands.tune import tune
 from tomadiff.commands.web import web
+from tomadiff.memory import keep_memory
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 app.command("demo")(demo)
@@ -31,6 +32,7 @@ app.command("paper")(paper)
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
+    keep_memory()
     app()
 
 

@@ -122,7 +122,7 @@ class Guard:
 
     def admits(self, slot: Slot, scale: Scale) -> bool:
         """Whether ``slot`` merges in a call of this size; tells its sites whether they do."""
-        ratio = _settled_ratio(slot)
+        ratio = slot.planner.settled_ratio()  # the one in use may follow the tokens, and a verdict must outlast them
         key = (slot.name, slot.planner.grid, slot.tail, ratio, scale)
         if key not in self._known:
             self._known[key] = self._judged(slot, ratio, scale)
@@ -172,12 +172,6 @@ class Guard:
         if key not in self._extras:
             self._extras[key] = _extra(slot, ratio, scale, width, float(late))
         return self._extras[key]
-
-
-def _settled_ratio(slot: Slot) -> float:
-    """The ratio of the settings; the one in use may follow the tokens, and a verdict must outlast them."""
-    planner, tick = slot.planner, slot.planner.moment.tick
-    return planner.schedule.ratio(planner.method.ratio, tick.step, planner.level, tick.total, planner.op)
 
 
 def _both(work: Work, site: Site, scale: Scale, extra: Extra, machine: Hardware) -> tuple[float, float]:

@@ -127,9 +127,10 @@ class Planner:
         level: int,
         depth: float = 1.0,
         op: str | None = None,
+        spared: float = 0.0,
     ) -> None:
         self.method, self.schedule, self.moment = method, schedule, moment
-        self.level, self.depth, self.op = level, depth, op
+        self.level, self.depth, self.op, self.spared = level, depth, op, spared
         self.grid: Grid | None = None
         self.order: Layout | None = None  # that tokens come in; None: raster order
         self.kept: dict[int, Kept] = {}
@@ -144,8 +145,14 @@ class Planner:
 
     def ratio(self) -> float:
         """Share of tokens to remove now."""
+        return self.settled_ratio() if self.suitable is None else self._scheduled(self.suitable)
+
+    def settled_ratio(self) -> float:
+        """The same by the settings alone, whatever the tokens are like."""
+        return self._scheduled(max(0.0, self.method.ratio - self.spared))
+
+    def _scheduled(self, own: float) -> float:
         tick = self.moment.tick
-        own = self.method.ratio if self.suitable is None else self.suitable
         return self.schedule.ratio(own, tick.step, self.level, tick.total, self.op)
 
     def current(self, tokens: Tensor, static: bool = False) -> Plan:

@@ -139,6 +139,8 @@ class Family:
         scene: finds the grids of a call.
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
+        spared: stacks, by name, whose ratio is so much smaller where answers are carried on; no block is skipped then.
+            It holds unless a method says how many blocks to skip.
         share: forced where rotary tables have no batch axis.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
@@ -156,6 +158,7 @@ class Family:
     scene: Callable[[nn.Module, Call], Scene | None] = field(repr=False)
     pipelines: tuple[str, ...] = ()
     skip: float = 0.0
+    spared: Mapping[str, float] = field(default_factory=dict)
     share: Share | None = None
     order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
     carries_from: int = 0

@@ -84,6 +84,7 @@ FAMILY = Family(
     scene=scene,
     pipelines=("FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxKontextPipeline"),
     skip=10 / 57,
+    spared={"transformer_blocks": 0.25},  # where text and image still mix; see docs/method.md
     share="batch",
     takes_bias=takes_bias,
     note="reference tokens of Kontext stay unmerged",

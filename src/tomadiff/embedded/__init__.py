@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.errors import TomaError, require_choice
+from tomadiff.memory import keep_memory
 
 NAMES = ("sdxl", "flux", "judge")
 
@@ -46,9 +47,11 @@ def settings(name: str) -> dict[str, Any]:
 def load(name: str, dtype: Any = None) -> Any:
     """A ready pipeline ("sdxl", "flux"), or emoji-judge ("judge", a `CLIPModel`), on the CPU and offline.
 
-    The weights are stored in half precision and loaded as `dtype`, float32 unless told.
+    The weights are stored in half precision and loaded as `dtype`, float32 unless told. The process keeps the memory
+    it frees from then on (see :mod:`tomadiff.memory`): pictures are drawn up to a quarter faster so.
     """
     path = folder(name)
+    keep_memory()
     return _load_judge(path, dtype) if name == "judge" else _load_pipeline(path, dtype)
 
 
