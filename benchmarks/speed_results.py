@@ -61,13 +61,15 @@ class Results:
 
 # ---------------------------------------------------------------------------------------------- predictions
 def samples(results: Results, case: Case) -> Iterator[tuple[Trace, float]]:
-    """Every timed kind of step of ``case``, with what it does."""
+    """Every timed kind of step of ``case``, with what it does, and after each the unmerged one it is compared with."""
     own = where(results.timed, **case.columns)
-    yield _only(traced((case, BASELINE, 0.0))), results.unmerged(case)
+    unmerged = _only(traced((case, BASELINE, 0.0))), results.unmerged(case)
+    yield unmerged
     for name, ratio in sorted({(row["method"], float(row["ratio"])) for row in own}):
         rows = where(own, method=name, ratio=f"{ratio:g}")
         for part, (_, found) in traced((case, name, ratio)).parts.items():
             yield found, least(rows, f"{part}_s")
+            yield unmerged
 
 
 def _only(window: Window) -> Trace:

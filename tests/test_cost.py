@@ -195,6 +195,24 @@ def test_shares_fresh_memory_and_slower_machines() -> None:
     assert slow.seconds(large) == pytest.approx(12.0)
 
 
+def test_weights_are_put_in_order_however_few_rows_they_meet() -> None:
+    machine = Hardware("m", {torch.float32: 1000.0}, 100.0, 0.0, weights=10.0)
+    product = Trace(Counter({Op("matmul", torch.float32, 500, 0, weights=40): 2}))
+    assert machine.seconds(product) == 2 * (0.5 + 4.0)
+    assert machine.slowed({**dict.fromkeys(PARTS, 1.0), "weights": 2.0}).seconds(product) == 2 * (0.5 + 8.0)
+    assert PLAIN.seconds(product) == 2 * (0.5 + 0.5), "other machines take them as they lie"
+    assert all(gpu.weights == inf for gpu in GPUS.values())
+
+
+def test_weights_are_seen_where_they_are() -> None:
+    linear, filters = nn.Linear(8, 4), nn.Conv2d(3, 5, 3)
+    calls = (lambda: linear(torch.ones(2, 8)), lambda: filters(torch.ones(1, 3, 8, 8)))
+    assert [sum(op.weights for op in trace(call).ops) for call in calls] == [4 * 8 * 4, 4 * 5 * 3 * 9]
+    batch = torch.ones(2, 8, 8)
+    assert sum(op.weights for op in trace(lambda: batch @ batch).ops) == 0
+    assert sum(op.weights for op in Work(((8, 4),)).trace(1, 2, 0, torch.float32).ops) == 4 * 8 * 4
+
+
 def test_known_gpus_are_slower_than_their_data_sheets() -> None:
     assert set(GPUS) == {"V100", "RTX 8000", "RTX 6000 Ada", "A100", "H100", "RTX 4090"}
     half = {name: gpu.rate("matmul", torch.float16) / 1e12 for name, gpu in GPUS.items()}
@@ -220,6 +238,7 @@ def test_this_machine_is_measured_once() -> None:
     assert set(machine.shares) == set(KINDS) - {"matmul", "stream"}
     assert all(0 < share < inf for share in machine.shares.values())
     assert machine.fresh > 0
+    assert machine.weights > 1e6
     assert not machine.overlaps
     again = Hardware.from_row({name: str(value) for name, value in machine.as_row().items()} | {"date": "today"})
     assert replace(again, source=machine.source) == machine

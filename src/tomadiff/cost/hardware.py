@@ -17,7 +17,7 @@ from tomadiff.errors import require_choice
 
 _BY_FLOPS = ("matmul", "batched", "attention", "convolution")
 
-PARTS = (*KINDS, "fresh", "launch")
+PARTS = (*KINDS, "fresh", "weights", "launch")
 """What the time of a call is made of."""
 
 
@@ -33,6 +33,8 @@ class Hardware:
         shares: how fast other kinds of operators are: a share of ``matmul`` for those that multiply, of ``bandwidth``
             for the others.
         fresh: bytes per second at which the system hands out memory for large results; GPUs keep theirs.
+        weights: bytes per second at which weights are put in order before they are multiplied with, which costs a
+            product of few rows as much as one of many; GPUs take them as they lie.
         overlaps: whether launching runs ahead of computing, so that the slower of both counts, not their sum.
         source: where the figures are from.
     """
@@ -43,6 +45,7 @@ class Hardware:
     launch: float
     shares: Mapping[str, float] = field(default_factory=dict)
     fresh: float = inf
+    weights: float = inf
     overlaps: bool = False
     source: str = ""
 
@@ -75,6 +78,7 @@ class Hardware:
         for op, times in trace.ops.items():
             found[op.kind] += times * self.work(op)
             found["fresh"] += times * op.fresh / self.fresh
+            found["weights"] += times * op.weights / self.weights
         found["launch"] = self.launch * trace.launches
         return found
 
@@ -95,6 +99,7 @@ class Hardware:
             matmul={dtype: rate / base for dtype, rate in self.matmul.items()},
             shares=shares,
             fresh=self.fresh / factors["fresh"],
+            weights=self.weights / factors["weights"],
             launch=self.launch * factors["launch"],
         )
 
@@ -102,7 +107,9 @@ class Hardware:
         """Plain numbers, for JSON and CSV."""
         rates = {f"matmul_{str(dtype).removeprefix('torch.')}": rate for dtype, rate in self.matmul.items()}
         shares = {f"share_{kind}": share for kind, share in self.shares.items()}
-        constants = {"bandwidth": self.bandwidth, "launch": self.launch, "fresh": self.fresh}
+        constants = {
+            "bandwidth": self.bandwidth, "launch": self.launch, "fresh": self.fresh, "weights": self.weights
+        }  # fmt: skip
         return {"hardware": self.name, **rates, **constants, **shares}
 
     @classmethod
@@ -116,6 +123,7 @@ class Hardware:
             launch=float(row["launch"]),
             shares={name.removeprefix("share_"): float(row[name]) for name in row if name.startswith("share_")},
             fresh=float(row["fresh"]),
+            weights=float(row.get("weights", inf)),
             source="measured before",
         )
 
@@ -130,6 +138,7 @@ def _measured(device: str, dtype: torch.dtype) -> Hardware:
         bandwidth=rates.pop("bandwidth"),
         launch=rates.pop("launch"),
         fresh=rates.pop("fresh"),
+        weights=rates.pop("weights"),
         shares=rates,
         overlaps=where.type != "cpu",
         source="measured when this process started",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -17,6 +18,7 @@ from tomadiff.cost.trace import Trace, trace
 _LEAST = 1.5e-3  # seconds that a run must take to be believed; shorter ones are made larger
 _FEWEST, _LONG = 3, 0.05  # runs of an operator, and seconds that they shall take together: busy machines stall
 _TINY = 200  # launches that are timed together
+_SIDE, _ROWS = 2048, (64, 512)  # of square weights that caches do not hold, and of tokens they are multiplied with
 
 USUAL_SHARES = {  # of GPUs, assumed alike for all: the rate of products for the first three, of memory for the others
     "attention": 0.6,
@@ -50,8 +52,10 @@ class _Bench:
 
     def rates(self) -> dict[str, float]:
         launch = self._launch()
-        matmul, bandwidth = self._flops(self._matmul, launch), self._bytes(self._stream, launch)
-        rates = {"launch": launch, "matmul": matmul, "bandwidth": bandwidth, "fresh": self._fresh(bandwidth)}
+        matmul, weights = self._products(launch)
+        bandwidth = self._bytes(self._stream, launch)
+        rates = {"launch": launch, "matmul": matmul, "weights": weights}
+        rates |= {"bandwidth": bandwidth, "fresh": self._fresh(bandwidth)}
         multiplying = {"attention": self._attention, "convolution": self._convolution, "batched": self._tiles}
         moving = {"function": self._function, "gather": self._gather, "scatter": self._scatter}
         rates |= {kind: self._share(kind, self._flops, make, launch, matmul) for kind, make in multiplying.items()}
@@ -120,6 +124,16 @@ class _Bench:
     def _flops(self, make: Callable[[int], Call], launch: float) -> float:
         seconds, traced = self._timed(make, launch)
         return traced.flops / seconds
+
+    def _products(self, launch: float) -> tuple[float, float]:
+        """Operations per second of large products, and bytes of weights per second that come on top of them."""
+        if self.device.type != "cpu":
+            return self._flops(self._matmul, launch), inf
+        weights = self.draw(_SIDE, _SIDE)
+        few, many = (self._best(partial(F.linear, self.draw(rows, _SIDE), weights)) for rows in _ROWS)
+        per_row = max(many - few, many / 2) / (_ROWS[1] - _ROWS[0])
+        ordering = few - launch - per_row * _ROWS[0]
+        return 2 * _SIDE * _SIDE / per_row, weights.nbytes / ordering if ordering > 0.01 * few else inf
 
     def _bytes(self, make: Callable[[int], Call], launch: float) -> float:
         seconds, traced = self._timed(make, launch)

@@ -26,6 +26,7 @@ _NO_KERNEL = (
     "aten::_local_scalar_dense",
 )
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear")
+_SECOND = {"aten::mm": 1, "aten::addmm": 2, "aten::linear": 1, "aten::convolution": 1}  # where weights stand
 _BATCHES = ("aten::bmm", "aten::baddbmm")
 _FUNCTIONS = {"gelu", "silu", "exp", "sigmoid", "tanh", "softmax", "safe_softmax", "sin", "cos", "pow", "erf", "log"}
 _GATHERS = ("aten::gather", "aten::index_select", "aten::index", "aten::embedding", "aten::take")
@@ -42,6 +43,7 @@ class Op:
         flops: of a product, of attention or of a convolution; a multiply-add is two.
         moved: bytes it reads and writes.
         fresh: bytes of a result so large that the system hands out new memory for it.
+        weights: bytes of the matrix or filters that it multiplies with, which CPUs put in order anew at every call.
     """
 
     kind: Kind
@@ -49,6 +51,7 @@ class Op:
     flops: int
     moved: int
     fresh: int = 0
+    weights: int = 0
 
 
 def computes(func: Any) -> bool:
@@ -84,6 +87,12 @@ def kind_of(func: Any, args: Any) -> Kind:
 
 def _kind_of_batch(left: Tensor, right: Tensor) -> Kind:
     return "batched" if min(*left.shape[1:], right.shape[-1]) < _SMALL else "matmul"
+
+
+def weights_of(func: Any, args: Any) -> int:
+    """Bytes of the second matrix of a product, or of a convolution's filters; small products of a batch have none."""
+    place = _SECOND.get(func._schema.name)
+    return 0 if place is None or len(args) <= place else int(args[place].numel() * args[place].element_size())
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

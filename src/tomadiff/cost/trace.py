@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_flop_count
 
-from tomadiff.cost.op import Op, computes, fresh_bytes, kind_of, leaves_reality, size_of, tensors_in
+from tomadiff.cost.op import Op, computes, fresh_bytes, kind_of, leaves_reality, size_of, tensors_in, weights_of
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ class _Tracer(TorchDispatchMode):
         if kind == "attention" and count is None:
             flops = _attention_flops(*args[:3])
         moved = 2 * size_of(made) if kind == "gather" else size_of(given) + size_of(made)
-        self.add(Op(kind, made[0].dtype if made else torch.float32, flops, moved, fresh_bytes(new)))
+        dtype = made[0].dtype if made else torch.float32
+        self.add(Op(kind, dtype, flops, moved, fresh_bytes(new), weights_of(func, args)))
 
     def add(self, op: Op) -> None:
         """Note an operator."""

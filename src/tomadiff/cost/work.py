@@ -100,7 +100,7 @@ def _product(rows: int, inner: int, outer: int, dtype: torch.dtype) -> Iterator[
     size = dtype.itemsize
     made = rows * outer * size
     moved = made + (rows * inner + inner * outer) * size
-    yield Op("matmul", dtype, 2 * rows * inner * outer, moved, made if made > LARGE else 0)
+    yield Op("matmul", dtype, 2 * rows * inner * outer, moved, made if made > LARGE else 0, inner * outer * size)
     yield Op("stream", dtype, 0, 2 * made)
 
 

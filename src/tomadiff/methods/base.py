@@ -30,7 +30,7 @@ class Method:
         share: which samples of a batch have the same destinations: none (``"sample"``), the guidance passes of one
             prompt (``"prompt"``), or all (``"batch"``).
         levels: grids to merge, counted from the finest with attention; ``None`` means all.
-        skip: how many first blocks stay unmerged; ``None`` means what suits the model family. Of Flux these are 10 of 57;
+        skip: how many first blocks stay unmerged; ``None`` means what suits the model family. Of Flux that is 10 of 57;
             where answers are carried on, none, but joint blocks lose a quarter of all tokens less than others.
         merge_attention: merge around self-attention (or joint attention).
         merge_cross_attention: merge around cross-attention.
