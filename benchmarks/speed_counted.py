@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import pickle
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +21,8 @@ import torch
 
 from benchmarks.rows import Row, append
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, ROOT, Case, Contender, parse_case
+from tomadiff.cost import Trace
+from tomadiff.cost.op import Op
 from tomadiff.evaluate.count import count_limit
 from tomadiff.evaluate.prediction import Window, window
 from tomadiff.evaluate.workloads import Step
@@ -55,8 +59,7 @@ def traced(key: Key, contenders: Mapping[str, Contender] | None = None) -> Windo
     """A window of a contender (one that is timed, unless told), kept from last time if the package is the same."""
     path = _kept(key)
     if path.exists():
-        kept: Window = pickle.loads(path.read_bytes())
-        return kept
+        return _read(path.read_text(encoding="utf-8"))
     torch.set_num_threads(1)
     case, name, ratio = key
     model, given = _step(case).target, _step(case).inputs
@@ -67,13 +70,33 @@ def traced(key: Key, contenders: Mapping[str, Contender] | None = None) -> Windo
         method = known.make(ratio)
         found = window(model, given, method, known.schedule or method.schedule)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(found))
+    path.write_text(_written(found), encoding="utf-8")
     return found
+
+
+def _written(found: Window) -> str:
+    """As JSON: share, operators with how often each came, and peaks of every kind of step."""
+    return json.dumps(
+        {
+            name: [share, [[*astuple(op), times] for op, times in own.ops.items()], own.peak, own.peak_inside]
+            for name, (share, own) in found.parts.items()
+        },
+        default=lambda dtype: str(dtype).removeprefix("torch."),
+    )
+
+
+def _read(text: str) -> Window:
+    parts: dict[str, tuple[float, Trace]] = {}
+    for name, (share, ops, *peaks) in json.loads(text).items():
+        found: Counter[Op] = Counter()
+        found.update({Op(kind, getattr(torch, dtype), *sizes): times for kind, dtype, *sizes, times in ops})
+        parts[name] = share, Trace(found, *peaks)
+    return Window(parts)
 
 
 def _kept(key: Key) -> Path:
     case, name, ratio = key
-    return ROOT / "build" / "traces" / SOURCE / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}.pickle"
+    return ROOT / "build" / "traces" / SOURCE / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}.json"
 
 
 def row(key: Key, found: Window, unmerged: Window) -> Row:

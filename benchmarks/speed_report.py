@@ -79,15 +79,37 @@ def guard_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def compiled_table(rows: Sequence[Row]) -> str:
+    """What inductor leaves to merging."""
+    lines = [_line(["model, size, ratio", "blocks", "unmerged, s", "merged, s", "speed-up", "of the eager unmerged"])]
+    lines.append(_line(["---", "---", *["---:"] * 4]))
+    for own in rows:
+        (eager,) = where(rows, model=own["model"], size=own["size"], mode="eager")
+        whole = float(eager["unmerged_s"]) / float(own["merged_s"])
+        name = Case(own["model"], int(own["size"]), None if own["depth"] == "all" else int(own["depth"])).title
+        cells = [f"{float(own[each]):.2f}" for each in ("unmerged_s", "merged_s")]
+        lines.append(
+            _line([f"{name}, {own['ratio']}", own["mode"], *cells, _times(float(own["speed_up"])), _times(whole)])
+        )
+    return "\n".join(lines)
+
+
 def section(results: Results, predict: Predict | None, kept: Sequence[Promise]) -> str:
     """What stands in ``docs/results.md``."""
     machine = results.timed[-1]
     where_run = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {machine['date']}"
-    parts = [f"Measured on: {where_run}. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone."]
+    parts = [
+        f"Measured on: {where_run}, random weights; the process keeps the memory it frees (`tomadiff.memory`). Timed is "
+        "the mean step of a window of ten, the best round (of one to three), over the unmerged model's best; no block is "
+        f"skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. The "
+        "limit is that of operations: where convolutions run faster than matrix products, merging can beat it."
+    ]
     parts += [table(results, case, predict) for case in results.cases]
     parts += ["![Speed-up over ratio](images/speed_ratio.png)", "![Speed-up over size](images/speed_size.png)"]
     if results.guarded:
         parts += ["With and without the guard, ToMA in tiles:", guard_table(results.guarded)]
+    if results.compiled:
+        parts += ["Blocks compiled one by one by inductor, ToMA in tiles:", compiled_table(results.compiled)]
     parts.append("\n".join(f"- {promise}" for promise in kept))
     return "\n\n".join(parts)
 

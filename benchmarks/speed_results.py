@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import speed, speed_counted, speed_guard
+from benchmarks import compiled, speed, speed_counted, speed_guard
 from benchmarks.rows import Row, least, middle, read, where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case
 from benchmarks.speed_counted import LIMIT, Key, traced
@@ -27,12 +27,13 @@ class Results:
     timed: list[Row]
     counted: list[Row]
     guarded: list[Row]
+    compiled: list[Row]
 
     @classmethod
     def read(cls, folder: Path) -> Results:
         """From the files of a folder; what was not measured yet is empty."""
-        paths = (folder / path.name for path in (speed.RESULTS, speed_counted.RESULTS, speed_guard.RESULTS))
-        return cls(*map(read, paths))
+        sources = speed, speed_counted, speed_guard, compiled
+        return cls(*(read(folder / source.RESULTS.name) for source in sources))
 
     def speed_up(self, case: Case, method: str, ratio: float) -> float | None:
         """The best round's, over the unmerged model's best of all turns; ``None`` if it was not timed."""

@@ -104,10 +104,10 @@ def test_what_is_timed_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert 1 > shares[0] > shares[1]
     assert all(limit <= share < limit + 0.05 for limit, share in zip(limits, shares, strict=True))
     assert all(float(one["peak_mib"]) >= float(one["block_peak_mib"]) > 0 for one in rows if one["peak_mib"])
-    kept = sorted(tmp_path.rglob("*.pickle"))
+    kept = sorted(tmp_path.rglob("*.json"))
     assert len(kept) == len(keys)
     monkeypatch.setattr(speed_counted, "window", lambda *_: pytest.fail("it was kept"))
-    assert speed_counted.traced(keys[1]).mean.flops == found[keys[1]].mean.flops
+    assert speed_counted.traced(keys[1]) == found[keys[1]], "kept, and read back"
 
 
 # ---------------------------------------------------------------------------------------------- reading results
@@ -125,7 +125,7 @@ def made_up(speed_up: dict[str, float] | None = None) -> Results:
                 slow = {part: 1.02 * value for part, value in parts.items()}
                 timed += [row(case, name, ratio, 0, parts, 10.0), row(case, name, ratio, 1, slow, 10.2)]
                 counted.append(_counted(case, name, ratio, 1 - ratio, 60))
-    return Results(timed, counted, [])
+    return Results(timed, counted, [], [])
 
 
 def _counted(case: Case, name: str, ratio: float, share: float, held: float) -> dict[str, str]:
@@ -247,6 +247,14 @@ def test_compiled_and_eager_are_timed_alike(monkeypatch: pytest.MonkeyPatch) -> 
     torch.compiler.reset()
     assert [eager["mode"], quick["mode"]] == ["eager", "compiled"]
     assert all(float(one["speed_up"]) > 0 for one in (eager, quick))
+
+
+def test_compiled_blocks_are_held_against_the_eager_model() -> None:
+    same = {"model": "flux", "size": "1024", "depth": "1", "ratio": "0.5"}
+    eager = {**same, "mode": "eager", "unmerged_s": "2.0", "merged_s": "1.0", "speed_up": "2.0"}
+    fast = {**same, "mode": "compiled", "unmerged_s": "1.5", "merged_s": "0.8", "speed_up": "1.875"}
+    *_, last = speed_report.compiled_table([eager, fast]).splitlines()
+    assert last == "| Flux.1-dev 1024², 1 block per stack, 0.5 | compiled | 1.50 | 0.80 | 1.88× | 2.50× |"
 
 
 def test_the_quick_run_is_part_of_the_full_one() -> None:
