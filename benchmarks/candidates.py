@@ -153,6 +153,8 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield own(change=", not carried", carry=False)
     if bench.model == "flux":  # where text and image attend to each other
         yield own(change=", not cautious", cautious=False)
+        yield own(change=", joint blocks not spared", skip=0)
+        yield own(change=", first blocks skipped", skip=2)
     yield Candidate.of(f"{OURS}, as for few steps", ToMA(0.5).fresh(), own().schedule)
     yield own(change=", averages", merging="average")
     yield own(change=", transpose", unmerge="transpose")
