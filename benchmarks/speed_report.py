@@ -101,8 +101,8 @@ def section(results: Results, predict: Predict | None, kept: Sequence[Promise]) 
     parts = [
         f"Measured on: {where_run}, random weights; the process keeps the memory it frees (`tomadiff.memory`). Timed "
         "is the mean step of a window of ten, the best round of one to three, over the unmerged model's best; no block "
-        f"is skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. The limit is "
-        "that of operations: where convolutions run faster than matrix products, merging can beat it."
+        f"is skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. "
+        "The limit is that of operations: where convolutions run faster than matrix products, merging can beat it."
     ]
     parts += [table(results, case, predict) for case in results.cases]
     parts += ["![Speed-up over ratio](images/speed_ratio.png)", "![Speed-up over size](images/speed_size.png)"]
