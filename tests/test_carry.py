@@ -15,7 +15,7 @@ from tests.adapters import test_families as families
 from tests.adapters.contract import CLOSE, FamilyContract, SiteCall, as_tuple, dense, kept_rows, recorded, sites
 from tomadiff import Grid, Schedule, Stripes, ToMA
 from tomadiff.plan import PickPlan
-from tomadiff.slots import Dice, Moment, Planner
+from tomadiff.planner import Dice, Moment, Planner
 
 Inputs = dict[str, Any]
 FRESH = Schedule(1, 1)  # new plans at every step, and the first step merges

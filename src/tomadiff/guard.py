@@ -21,8 +21,9 @@ from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
 from tomadiff.plan import MergePlan, Plan
+from tomadiff.planner import caught_up
 from tomadiff.sites import Site
-from tomadiff.slots import Slot, caught_up
+from tomadiff.slots import Slot
 
 DEFAULT = True
 """Whether patches are guarded unless told otherwise."""

@@ -24,9 +24,10 @@ from tomadiff.budget import Rung, Shares
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.errors import SettingError
 from tomadiff.guard import Guard, Scale, python_around
+from tomadiff.planner import caught_up
 from tomadiff.schedule import Due
 from tomadiff.sites import Site
-from tomadiff.slots import Slot, caught_up
+from tomadiff.slots import Slot
 
 META = torch.device("meta")
 _NOT_REBUILT = {"encoder_hid_dim_type": "ip_image_proj"}  # set by IP-Adapter, unknown to those who build UNets

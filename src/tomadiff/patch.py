@@ -21,10 +21,10 @@ from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
 from tomadiff.patched import MARK, PatchedModel, merges_nothing
 from tomadiff.plan import Plan
+from tomadiff.planner import Planner
 from tomadiff.presets import Preset
 from tomadiff.report import Report
 from tomadiff.schedule import Schedule
-from tomadiff.slots import Planner
 
 logger = logging.getLogger("tomadiff")
 

@@ -23,11 +23,12 @@ from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
+from tomadiff.planner import LAST_TURN, Dice, Moment, Planner
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block, reusing_op
-from tomadiff.slots import LAST_TURN, Dice, Moment, Planner, Slot
+from tomadiff.slots import Slot
 
 logger = logging.getLogger("tomadiff")
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tomadiff.arguments import picked_rows
 from tomadiff.inject import DATA
-from tomadiff.sites import Site, picked_rows, ready_to_merge
+from tomadiff.sites import Site, ready_to_merge
 
 
 def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tomadiff.arguments import Caution, Rotary, for_merged
 from tomadiff.errors import PatchError
 from tomadiff.grid import Layout
 from tomadiff.inject import DATA
@@ -24,42 +24,6 @@ from tomadiff.slots import Slot
 OpKind = Literal["attention", "cross_attention", "feed_forward"]
 
 _NUMBERS = itertools.count()
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
-
-    Attributes:
-        argument: name of the keyword argument.
-        position: its place behind ``hidden_states`` where it is given by position, else ``None``.
-        axis: the tables' token axis; 0 means they have no batch axis, so a batch shares its destinations.
-        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
-        text_first: whether rows of text tokens come before those of the image.
-    """
-
-    argument: str
-    position: int | None = None
-    axis: int = 0
-    tables: Literal["all", "first"] = "all"
-    text_first: bool = False
-
-
-@dataclass(frozen=True)
-class Caution:
-    """How to take what attention gives that saw all of the text, but only some of the image.
-
-    Two things go wrong there. The text counts for more than it should, since it lost no keys: keys of merged tokens
-    get a bias, the logarithm of how many they stand for. And an answer depends on which keys happened to be there:
-    where answers are carried on, they move only part of the way from the last ones, which averages over steps.
-
-    Attributes:
-        power: answers move by this power of the share of tokens that are kept.
-        bias: name of the keyword argument that takes the bias, or a dictionary with it.
-    """
-
-    power: float
-    bias: Literal["attention_mask", "joint_attention_kwargs"]
 
 
 def _not_injected(*_: Any) -> Any:
@@ -127,7 +91,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
         if site.slot.carries:
             _map_outputs(site, result, _noted)
         return result
-    args, kwargs = _for_merged(site, hidden_states, args, kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, site.caution, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), _spread)
 
@@ -158,7 +122,7 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
         if slot.carries:
             _map_outputs(site, result, lambda site, place, image: _noted(site, place, image - hidden_states))
         return result
-    args, kwargs = _for_merged(site, hidden_states, args, kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, site.caution, hidden_states, args, kwargs)
     merged = slot.merge(hidden_states)
 
     def added(site: Site, place: int, image: Tensor) -> Tensor:
@@ -344,68 +308,3 @@ def _misfit(slot: Slot, tokens: Tensor) -> str | None:
     if tokens.shape[0] % plan.batch:
         return "its batch is not the one that was planned for (chunked feed-forward)"
     return None
-
-
-# ---------------------------------------------------------------------------------------------- other arguments
-def _for_merged(
-    site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
-    args, kwargs = _with_picked_rows(site, tokens, args, kwargs)
-    text = kwargs.get("encoder_hidden_states")
-    if site.caution is None or not site.slot.weighs or text is None:
-        return args, kwargs
-    bias = _bias_of_keys(site.slot, tokens, text.shape[1])
-    if site.caution.bias == "attention_mask":
-        return args, {**kwargs, "attention_mask": bias}
-    return args, {
-        **kwargs,
-        "joint_attention_kwargs": {**(kwargs.get("joint_attention_kwargs") or {}), "attention_mask": bias},
-    }
-
-
-def _bias_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
-    """``(1, 1, 1, text + K + tail)``: a merged token stands for ``N / K`` tokens, every other for itself."""
-    plan = slot.plan
-    assert plan is not None
-    bias = tokens.new_zeros(1, 1, 1, text + plan.kept + slot.tail)
-    bias[..., text : text + plan.kept] = math.log(plan.tokens / plan.kept)
-    return bias
-
-
-def _with_picked_rows(
-    site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's arguments with rotary rows picked by destination."""
-    rotary = site.rotary
-    if rotary is None:
-        return args, kwargs
-    if kwargs.get(rotary.argument) is not None:
-        return args, {**kwargs, rotary.argument: picked_rows(site.slot, rotary, tokens, kwargs[rotary.argument])}
-    place = rotary.position
-    if place is not None and len(args) > place and args[place] is not None:
-        return (*args[:place], picked_rows(site.slot, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
-    return args, kwargs
-
-
-def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
-    """Rotary tables for the merged image ``tokens`` ``(B, N + tail, C)``; rows of other tokens stay."""
-    if isinstance(tables, Tensor):
-        return _picked_table(slot, rotary, tokens, tables)
-    chosen = len(tables) if rotary.tables == "all" else 1
-    return tuple(
-        _picked_table(slot, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
-    )
-
-
-def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
-    """Rows of text and tail stay; those of the grid are picked. Models may make their tables on the CPU."""
-    plan, axis, table = slot.plan, rotary.axis, table.to(tokens.device)
-    assert plan is not None
-    before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
-    sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
-    text, image, rest = table.split(sizes, dim=axis)
-    picked = plan.pick(image, dim=axis)
-    if picked.shape[0] != text.shape[0] and axis > 0:
-        text, rest = (part.expand(picked.shape[0], *part.shape[1:]) for part in (text, rest))
-    return torch.cat([text, picked, rest], dim=axis) if before or sizes[2] else picked

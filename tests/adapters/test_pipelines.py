@@ -50,7 +50,7 @@ def test_pipeline_merges_and_is_restored(name: str) -> None:
 @pytest.mark.parametrize(("double", "single", "skipped"), [(2, 3, 1), (3, 9, 2), (19, 38, 10)])
 def test_flux_skips_its_first_blocks_in_the_papers_proportion(double: int, single: int, skipped: int) -> None:
     model = tiny.flux(double, single).model
-    with tomadiff.apply(model, 0.5) as patch:
+    with tomadiff.apply(model, ToMA.paper(0.5)) as patch:
         assert patch.report().models[0].skipped_blocks == skipped
         first = model.transformer_blocks[skipped]
         assert {id(module) for module, _ in sites(model)} >= {

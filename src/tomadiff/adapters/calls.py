@@ -9,8 +9,9 @@ from typing import Literal
 from torch import nn
 
 from tomadiff.adapters.family import Block, Op
+from tomadiff.arguments import Caution, Rotary
 from tomadiff.methods.base import Method
-from tomadiff.sites import Caution, OpKind, Rotary
+from tomadiff.sites import OpKind
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tomadiff.arguments import Caution, Rotary
 from tomadiff.grid import Grid
 from tomadiff.methods.base import Method
 from tomadiff.plan import Share
-from tomadiff.sites import Caution, OpKind, Rotary
+from tomadiff.sites import OpKind
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Op:
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
         joint: whether it is attention of the joint kind, over text and image.
-        caution: how to take what it gives; see :class:`tomadiff.sites.Caution`.
+        caution: how to take what it gives; see :class:`tomadiff.arguments.Caution`.
     """
 
     path: str
@@ -47,7 +48,7 @@ class Block:
         rotary: rotary tables that the block itself is given.
         outputs: which items are image-length where the block returns a tuple.
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
-        caution: how to take what the whole block gives; see :class:`tomadiff.sites.Caution`.
+        caution: how to take what the whole block gives; see :class:`tomadiff.arguments.Caution`.
     """
 
     name: str

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff.adapters.family import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.arguments import Caution, Rotary
 from tomadiff.grid import Grid
-from tomadiff.sites import Caution, Rotary
 
 ROTARY = Rotary("image_rotary_emb", axis=0, text_first=True)
 ATTENTION = Caution(power=0.5, bias="attention_mask")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from tomadiff.adapters.family import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.arguments import Rotary
 from tomadiff.grid import Grid
-from tomadiff.sites import Rotary
 
 ROTARY = Rotary("image_rotary_emb", axis=0, tables="first")
 

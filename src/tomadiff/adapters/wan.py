@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tomadiff.adapters.family import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.arguments import Rotary
 from tomadiff.grid import Grid
-from tomadiff.sites import Rotary
 
 
 def scene(model: Any, call: Call) -> Scene:

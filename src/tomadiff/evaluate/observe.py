@@ -16,7 +16,7 @@ from tomadiff.evaluate import models
 from tomadiff.grid import Grid
 from tomadiff.inject import Watch, unwrap
 from tomadiff.plan import Plan
-from tomadiff.slots import Planner
+from tomadiff.planner import Planner
 
 Item = TypeVar("Item")
 

@@ -88,7 +88,7 @@ class Method:
         return False
 
     def cautions(self, *, exact_first: bool) -> bool:  # noqa: ARG002 - for those who look
-        """Whether joint attention of few tokens is taken with :class:`~tomadiff.sites.Caution`.
+        """Whether joint attention of few tokens is taken with :class:`~tomadiff.arguments.Caution`.
 
         Args:
             exact_first: whether answers are carried on, and began with those of an unmerged step.

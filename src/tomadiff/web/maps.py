@@ -16,7 +16,7 @@ from torch import Tensor
 from tomadiff.evaluate.figures import PAPER, clusters
 from tomadiff.evaluate.overlay import outlined, stays, veiled
 from tomadiff.plan import Plan
-from tomadiff.slots import Planner
+from tomadiff.planner import Planner
 
 VIEWS = ("destinations", "clusters", "coverage")
 LOST = (214, 40, 40)  # red, where a token resembles its destination least

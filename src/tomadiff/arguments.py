@@ -1,0 +1,115 @@
+"""What the other arguments of a call become when its tokens merge: rotary tables lose rows, keys get a bias."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tomadiff.slots import Slot
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
+
+    Attributes:
+        argument: name of the keyword argument.
+        position: its place behind ``hidden_states`` where it is given by position, else ``None``.
+        axis: the tables' token axis; 0 means they have no batch axis, so a batch shares its destinations.
+        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
+        text_first: whether rows of text tokens come before those of the image.
+    """
+
+    argument: str
+    position: int | None = None
+    axis: int = 0
+    tables: Literal["all", "first"] = "all"
+    text_first: bool = False
+
+
+@dataclass(frozen=True)
+class Caution:
+    """How to take what attention gives that saw all of the text, but only some of the image.
+
+    Two things go wrong there. The text counts for more than it should, since it lost no keys: keys of merged tokens
+    get a bias, the logarithm of how many they stand for. And an answer depends on which keys happened to be there:
+    where answers are carried on, they move only part of the way from the last ones, which averages over steps.
+
+    Attributes:
+        power: answers move by this power of the share of tokens that are kept.
+        bias: name of the keyword argument that takes the bias, or a dictionary with it.
+    """
+
+    power: float
+    bias: Literal["attention_mask", "joint_attention_kwargs"]
+
+
+def for_merged(
+    slot: Slot,
+    rotary: Rotary | None,
+    caution: Caution | None,
+    tokens: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
+    if rotary is not None:
+        args, kwargs = _with_picked_rows(slot, rotary, tokens, args, kwargs)
+    text = kwargs.get("encoder_hidden_states")
+    if caution is None or not slot.weighs or text is None:
+        return args, kwargs
+    bias = _bias_of_keys(slot, tokens, text.shape[1])
+    if caution.bias == "attention_mask":
+        return args, {**kwargs, "attention_mask": bias}
+    return args, {
+        **kwargs,
+        "joint_attention_kwargs": {**(kwargs.get("joint_attention_kwargs") or {}), "attention_mask": bias},
+    }
+
+
+def _bias_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
+    """``(1, 1, 1, text + K + tail)``: a merged token stands for ``N / K`` tokens, every other for itself."""
+    plan = slot.plan
+    assert plan is not None
+    bias = tokens.new_zeros(1, 1, 1, text + plan.kept + slot.tail)
+    bias[..., text : text + plan.kept] = math.log(plan.tokens / plan.kept)
+    return bias
+
+
+def _with_picked_rows(
+    slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's arguments with rotary rows picked by destination."""
+    if kwargs.get(rotary.argument) is not None:
+        return args, {**kwargs, rotary.argument: picked_rows(slot, rotary, tokens, kwargs[rotary.argument])}
+    place = rotary.position
+    if place is not None and len(args) > place and args[place] is not None:
+        return (*args[:place], picked_rows(slot, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
+    return args, kwargs
+
+
+def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
+    """Rotary tables for the merged image ``tokens`` ``(B, N + tail, C)``; rows of other tokens stay."""
+    if isinstance(tables, Tensor):
+        return _picked_table(slot, rotary, tokens, tables)
+    chosen = len(tables) if rotary.tables == "all" else 1
+    return tuple(
+        _picked_table(slot, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
+    )
+
+
+def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
+    """Rows of text and tail stay; those of the grid are picked. Models may make their tables on the CPU."""
+    plan, axis, table = slot.plan, rotary.axis, table.to(tokens.device)
+    assert plan is not None
+    before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
+    sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
+    text, image, rest = table.split(sizes, dim=axis)
+    picked = plan.pick(image, dim=axis)
+    if picked.shape[0] != text.shape[0] and axis > 0:
+        text, rest = (part.expand(picked.shape[0], *part.shape[1:]) for part in (text, rest))
+    return torch.cat([text, picked, rest], dim=axis) if before or sizes[2] else picked
