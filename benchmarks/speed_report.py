@@ -124,11 +124,8 @@ def over_ratio(results: Results) -> Image.Image:
         ]
         limits = [(100 * ratio, limit) for ratio in RATIOS if (limit := results.limit(case, ratio))]
         lines.append(Line("limit: operations alone", ((0, 1.0), *limits), COLOURS[-1], dashed=True))
-        charts.append(
-            line_chart(
-                _drawable(case.title), "times as fast as unmerged", "tokens merged away, %", lines, (820, 520), percent=False
-            )
-        )
+        title, note = _drawable(case.title), "times as fast as unmerged"
+        charts.append(line_chart(title, note, "tokens merged away, %", lines, (820, 520), percent=False))
     return sheet([charts[start : start + 2] for start in range(0, len(charts), 2)])
 
 
