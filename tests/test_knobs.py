@@ -1,4 +1,4 @@
-"""Settings that spend tokens where they matter: ratios by op, a coverage target, ops that reuse their results."""
+"""Settings that spend tokens where they matter: ratios by op, a coverage target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests import tiny
 from tests.strategies import clustered
 from tomadiff import Grid, Schedule, Tiles, ToMA
 from tomadiff.errors import SettingError
-from tomadiff.inject import DATA
 from tomadiff.methods.toma import RATIOS
 
 
@@ -96,58 +95,3 @@ def test_a_target_works_compiled() -> None:
         level = patch.report().models[0].levels[0]
     assert level.realised_ratio in RATIOS
     assert level.realised_ratio != 0.5, "or the target would not have been tried"
-
-
-# ------------------------------------------------------------------------------ reuse
-class Calls:
-    """Counts calls of a module's own forward."""
-
-    def __init__(self, model: nn.Module, path: str) -> None:
-        self.count = 0
-        module = model.get_submodule(path)
-        linear = next(child for child in module.modules() if isinstance(child, nn.Linear))
-        linear.register_forward_hook(self)
-
-    def __call__(self, *_: Any) -> None:
-        self.count += 1
-
-
-def first_op(model: nn.Module) -> str:
-    return next(name for name, module in model.named_modules() if DATA in module.__dict__)
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.5])
-def test_ops_run_only_where_they_must(unet: Any, ratio: float) -> None:
-    with tomadiff.apply(unet, ratio, schedule=Schedule(reuse_every=3, reuse_from=1)) as patch:
-        calls = Calls(unet, first_op(unet))
-        patch.begin(steps=8)
-        for step in range(8):
-            patch.step(step)
-            run(unet, seed=step)
-        assert calls.count == 4  # steps 0, 1, 4, 7
-
-
-def test_a_new_picture_forgets_the_last(unet: Any) -> None:
-    with tomadiff.apply(unet, 0.5, schedule=Schedule(reuse_every=2)) as patch:
-        patch.begin(steps=4)
-        patch.step(0)
-        run(unet, seed=0)
-        patch.begin(steps=4)
-        patch.step(1)  # as image-to-image begins: nothing to reuse yet
-        later = run(unet, seed=1)
-    with tomadiff.apply(unet, 0.5) as patch:
-        patch.begin(steps=4)
-        assert torch.equal(run(unet, seed=1), later)
-
-
-def test_reuse_gives_again_what_was_given(unet: Any) -> None:
-    """With the same input twice the result is the same; and nothing is left behind."""
-    plain = run(unet)
-    with tomadiff.apply(unet, 0.0, schedule=Schedule(reuse_every=2)) as patch:
-        patch.begin(steps=2)
-        patch.step(0)
-        first = run(unet)
-        patch.step(1)
-        assert torch.allclose(run(unet), first, atol=1e-6)
-        assert not torch.equal(run(unet, seed=5), plain)
-    assert torch.equal(run(unet), plain)

@@ -29,7 +29,7 @@ ROWS = (
     ("slots",),
     ("arguments",),
     ("sites",),
-    ("pooled",),
+    ("pooled", "reuse"),
     ("adapters",),
     ("cost",),
     ("guard", "report", "measured"),

@@ -26,14 +26,16 @@ from tomadiff.methods.base import Method
 from tomadiff.planner import LAST_TURN, Dice, Moment, Planner
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
+from tomadiff.reuse import reusing_block, reusing_op
 from tomadiff.schedule import Schedule
-from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block, reusing_op
+from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
 from tomadiff.slots import Slot
 
 logger = logging.getLogger("tomadiff")
 
 MARK = "_tomadiff_patch"  # attribute of a patched model that leads to its patch
-_FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; ops: see _op
+_FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; all else are ops
+_REUSING: dict[Callable[..., Any], Callable[..., Any]] = {merged_op: reusing_op, merged_block: reusing_block}
 _NO_GAIN = "merging would not be faster here (guard=False merges all the same)"
 
 
@@ -107,7 +109,7 @@ class PatchedModel:
         make_room_for_graphs(self.model)
         try:
             for module, site in self.sites:
-                inject(module, _FUNCTIONS.get(site.kind, self._op), site)
+                inject(module, self._function(site), site)
             self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self._end_picture)
@@ -115,9 +117,10 @@ class PatchedModel:
             self.take_off()
             raise
 
-    @property
-    def _op(self) -> Callable[..., Any]:
-        return merged_op if self.schedule.reuse_every == 1 else reusing_op
+    def _function(self, site: Site) -> Callable[..., Any]:
+        """What to put in the place of a site's call."""
+        usual = _FUNCTIONS.get(site.kind, merged_op)
+        return usual if self.schedule.reuse_every == 1 else _REUSING.get(usual, usual)
 
     def _open_gates(self) -> None:
         """Arrange tokens where they enter and leave a stack, if that can be done for all stacks."""
@@ -300,7 +303,7 @@ class PatchedModel:
             self._forget_answers(slot)
         planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
-        slot.turn, slot.reuses = tick.turn, self.schedule.reuses_at(tick.step, tick.total)
+        slot.turn, slot.reuses = tick.turn, not learns and self.schedule.reuses_at(tick.step, tick.total)
         if grid is None:
             slot.note_bypass(slot.name, "the grid of the tokens could not be read from the call")
         merges = grid is not None and planner.ratio() > 0

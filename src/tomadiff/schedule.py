@@ -45,8 +45,8 @@ class Schedule:
         ratio_from: ratio from a step on, ``{0: 0.25, 10: 0.5}``; before the first entry the method's own holds.
         ratio_at_level: ratio of single levels, ``{0: 0.75}``; it outranks the one of the step.
         ratio_at_op: ratio of kinds of op, ``{"feed_forward": 0.25}``, which get own plans; it outranks the others.
-        reuse_every: compute the ops only every so many steps, and add what they gave last in between: a cache on top of
-            merging (or alone, with ratio 0). It holds the output of every op.
+        reuse_every: compute the ops (of Flux's single blocks, the whole block) only every so many steps, and add what
+            they gave last in between: a cache on top of merging (or alone, with ratio 0). It holds all they give.
         reuse_from: first step of that.
         lenient: where ``start`` is a share of the run and nobody knows the number of steps, merge from the first step
             on instead of raising.

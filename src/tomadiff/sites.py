@@ -96,23 +96,6 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), _spread)
 
 
-def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """As :func:`merged_op` at some steps of a run; at the others, what the op gave last in the same pass."""
-    site: Site = getattr(self, DATA)
-    slot = site.slot
-    if slot.reuses:
-        result = site.last.get(slot.turn)
-        if result is not None and _first_tensor(result).shape[:2] == hidden_states.shape[:2]:
-            return result
-    site.last[slot.turn] = merged_op(self, hidden_states, *args, **kwargs)
-    return site.last[slot.turn]
-
-
-def _first_tensor(result: Any) -> Tensor:
-    first: Tensor = result if isinstance(result, Tensor) else result[0]
-    return first
-
-
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``x + unmerge(block(m) − m)`` with ``m = merge(x)``: the residual stream keeps its full length."""
     site: Site = getattr(self, DATA)
