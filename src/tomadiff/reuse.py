@@ -31,7 +31,7 @@ def reusing_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: 
     """
     site: Site = getattr(self, DATA)
     slot = site.slot
-    text = kwargs.get("encoder_hidden_states", args[0] if args else None)
+    text: Any = kwargs.get("encoder_hidden_states", args[0] if args else None)
     if slot.reuses:
         added = site.last.get(slot.turn)
         if added is not None and _goes_on(site, added, hidden_states, text):
