@@ -25,6 +25,7 @@ EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward
 STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
+BESIDE_CACHES = {"sdxl": (0.25, 0.5), "flux": (0.5,)}  # ratios; at .25, Flux merges single blocks alone
 SAME_COST = 0.001  # shares of operations nearer than this are the same
 
 
@@ -137,9 +138,10 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield change(", tiles of 8", regions=Tiles(8))
     yield change(", stripes", regions=Stripes(16))
     yield change(", only attention", merge_cross_attention=False, merge_feed_forward=False)
-    yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
+    if bench.model == "sdxl":  # Flux has one level, and no cross-attention
+        yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
+        yield change(", only level 0", levels=(0,))
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
-    yield change(", only level 0", levels=(0,))
     yield Candidate.of("paper, every step", old, EVERY_STEP)
     yield Candidate.of("paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
     fitted = replace(old, scope="block", unmerge="least-squares")
@@ -165,10 +167,10 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield own(change=", plans by level", scope="level")
     yield own(change=", tiles of 8", regions=Tiles(8))
     yield own(change=", tiles of 2", regions=Tiles(2))
-    yield from _rescheduled()
+    yield from _rescheduled(LEVELS[bench.model])
 
 
-def _rescheduled() -> Iterator[Candidate]:
+def _rescheduled(levels: int) -> Iterator[Candidate]:
     """Ours with other schedules."""
     usual, method = our(0.5).schedule, our(0.5).method
     others = {
@@ -176,8 +178,9 @@ def _rescheduled() -> Iterator[Candidate]:
         "until 80%": replace(usual, stop=0.8),
         "ramp .25 to .75": Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1),
         "feed-forward .25": replace(usual, ratio_at_op={"feed_forward": 0.25}),
-        "level 0 .25, level 1 .75": replace(usual, ratio_at_level={0: 0.25, 1: 0.75}),
     }
+    if levels > 1:
+        others["level 0 .25, level 1 .75"] = replace(usual, ratio_at_level={0: 0.25, 1: 0.75})
     yield from (Candidate.of(f"{OURS}, {name}", method, schedule) for name, schedule in others.items())
     yield our(0.5, change=", coverage .95", coverage=0.95)
 
@@ -231,11 +234,13 @@ def caches(bench: Bench) -> Iterator[Candidate]:
     """Ops that reuse their results, ours and those of others, alone and on top of merging."""
     yield from reuse(bench)
     for schedule in _reusing():
+        if not schedule.reuse_from:  # loses the start of the picture, with or without merging
+            continue
         both = replace(schedule, start=max(schedule.reuse_from, FIRST_STEPS))
         yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), both)
     for name, cache in foreign_caches(bench).items():
         yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
-        for ratio in (0.25, 0.5):
+        for ratio in BESIDE_CACHES[bench.model]:
             yield replace(our(ratio), name=f"{OURS} + {name} {ratio:.2f}", around=cache)
 
 

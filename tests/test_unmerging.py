@@ -78,7 +78,7 @@ class Problem:
         tokens = torch.randn(1, 1, 12, 6, generator=generator)
         self.weights = torch.softmax(torch.randn(1, 1, 4, 12, generator=generator), dim=-2)
         self.merge = self.weights / self.weights.sum(-1, keepdim=True)
-        self.products = inner_products(tokens)
+        self.products = inner_products(tokens)[0]
         self.x, self.a = tokens[0, 0].double().numpy(), self.weights[0, 0].double().numpy()
         self.y = self.merge[0, 0].double().numpy() @ self.x
 

@@ -290,11 +290,28 @@ class PickPlan(MergePlan):
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``: the destinations, as they are."""
-        rows, (batch, count, width) = self.destinations, tokens.shape
-        if self.shared or rows.shape[0] == 1:
-            return tokens.index_select(1, rows[0])
-        rows = repeat_to(rows, batch) + torch.arange(0, batch * count, count, device=rows.device)[:, None]
-        return tokens.reshape(batch * count, width).index_select(0, rows.flatten()).view(batch, -1, width)
+        batch, count, width = tokens.shape
+        if self.shared or len(self.places) == 1:
+            return tokens.index_select(1, self._rows_of(1, count))
+        rows = self._rows_of(batch, count)
+        return tokens.reshape(batch * count, width).index_select(0, rows).view(batch, -1, width)
+
+    def _rows_of(self, batch: int, count: int) -> Tensor:
+        """``(batch·K,)`` rows of the destinations, counted through all samples; found once, since all sites ask."""
+        if torch.compiler.is_compiling():
+            return self._found_rows(batch, count)
+        known = self.__dict__.get("_known_rows")
+        if known is None or known[0] is not self.places or known[1] != (batch, count):
+            known = self.places, (batch, count), self._found_rows(batch, count)
+            self._known_rows = known
+        rows: Tensor = known[2]
+        return rows
+
+    def _found_rows(self, batch: int, count: int) -> Tensor:
+        if batch == 1:
+            return self.destinations[0]
+        rows = repeat_to(self.destinations, batch)
+        return (rows + torch.arange(0, batch * count, count, device=rows.device)[:, None]).flatten()
 
 
 def group_count(batch: int, share: Share, passes: int) -> int:

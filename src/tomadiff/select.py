@@ -54,13 +54,18 @@ Selector = Callable[[Tensor, int, Tensor | None], Selection]
 
 
 # ---------------------------------------------------------------------------------------------- similarity
-def inner_products(tokens: Tensor) -> Tensor:
-    """Of tokens ``(..., L, C)`` with each other, ``(..., L, L)`` in float32; a token with NaN has none with any."""
+def inner_products(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Of tokens ``(..., L, C)`` with each other, ``(..., L, L)`` in float32, and their lengths ``(..., L)``.
+
+    A token with NaN has a product with none; its length is NaN, and that of a token whose square overflows infinite.
+    """
     rows = tokens.float()
-    return torch.matmul(rows, rows.transpose(-1, -2)).nan_to_num_(0.0, torch.inf, -torch.inf)
+    products = torch.matmul(rows, rows.transpose(-1, -2))
+    lengths = products.diagonal(dim1=-2, dim2=-1).sqrt()
+    return products.nan_to_num_(0.0, torch.inf, -torch.inf), lengths
 
 
-def cosines(tokens: Tensor, places: Tensor | None = None, products: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def cosines(tokens: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Cosines of tokens ``(..., L, C)`` with each other, in float32, and which tokens have one.
 
     Raw inner products are divided by the norms afterwards: one matrix product and no pass over the channels.
@@ -68,24 +73,24 @@ def cosines(tokens: Tensor, places: Tensor | None = None, products: Tensor | Non
     Args:
         tokens: any float dtype.
         places: ``(..., k)`` rows to compare with all others; ``None`` means all rows (``k = L``).
-        products: ``(..., L, L)`` of all rows, if they are known.
 
     Returns:
         ``(..., k, L)`` cosines, and ``(..., L)`` true for usable tokens. Zero tokens, and tokens that are not finite
         or whose squared length overflows, have cosine 0 with all; only the latter two are not usable.
     """
+    if places is None:
+        return as_cosines(*inner_products(tokens))
     rows = tokens.float()
-    if products is None:
-        picked = rows if places is None else _picked(rows, places)
-        products = torch.matmul(picked, rows.transpose(-1, -2))
-    elif places is not None:
-        products = _picked(products, places)
-    lengths = torch.linalg.vector_norm(rows, dim=-1)
-    scale = torch.where(lengths > 0, 1 / lengths, 0.0)
-    usable = lengths.isfinite() & scale.isfinite()
-    scale = torch.where(usable, scale, 0.0)
-    scaled = products * scale[..., None, :] * (scale if places is None else scale.gather(-1, places))[..., None]
-    return scaled.nan_to_num_(0.0, 0.0, 0.0).clamp_(-1.0, 1.0), usable
+    products = torch.matmul(_picked(rows, places), rows.transpose(-1, -2))
+    return as_cosines(products, torch.linalg.vector_norm(rows, dim=-1), places)
+
+
+def as_cosines(products: Tensor, lengths: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As :func:`cosines`, of inner products ``(..., k, L)`` and lengths ``(..., L)`` that are known."""
+    scale = lengths.reciprocal().nan_to_num_(0.0, 0.0, 0.0)  # of zero, infinity and NaN: none
+    of_rows = scale if places is None else scale.gather(-1, places)
+    scaled = products * scale[..., None, :] * of_rows[..., None]
+    return scaled.nan_to_num_(0.0, 0.0, 0.0).clamp_(-1.0, 1.0), lengths < torch.inf
 
 
 def _picked(rows: Tensor, places: Tensor) -> Tensor:
@@ -246,21 +251,22 @@ def pivoted(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selec
     is a Cholesky factorisation with pivots, whose squares are the gains; ties and masked tokens as in :func:`greedy`.
     """
     _require_room(count, similarity.shape[1])
-    left = _masked(similarity, mask).clone()
-    room = left.diagonal(dim1=1, dim2=2).clone()
+    clean = _masked(similarity, mask)
+    left, room = clean.clone(), clean.diagonal(dim1=1, dim2=2)
     least = (_ROUNDING * room.amax(-1, keepdim=True)).clamp_min(torch.finfo(room.dtype).tiny)
-    if mask is not None:
-        room = torch.where(mask, room, _LAST_RESORT)
+    room = room.clone() if mask is None else torch.where(mask, room, _LAST_RESORT)
     indices, gains = [], []
-    for _ in range(count):
+    for step in range(count):
         gain, chosen = room.max(-1, keepdim=True)
-        row = left.gather(1, chosen[..., None].expand(-1, -1, left.shape[2]))
-        factor = row * torch.where(gain > least, gain.rsqrt(), 0.0)[..., None]  # less is rounding, and explains nothing
-        left.addcmul_(factor.transpose(1, 2), factor, value=-1)
-        room.addcmul_(factor[:, 0], factor[:, 0], value=-1).scatter_(1, chosen, _NEVER)
         indices.append(chosen)
         gains.append(gain)
-    return _selection(similarity, torch.cat(indices, 1), mask, torch.cat(gains, 1).clamp_min(0))
+        if step == count - 1:
+            break
+        row = left.gather(1, chosen[..., None].expand(-1, -1, left.shape[2]))
+        factor = row * gain.clamp(min=least).rsqrt_()[..., None]  # less is rounding, and explains next to nothing
+        left.addcmul_(factor.transpose(1, 2), factor, value=-1)
+        room.addcmul_(factor[:, 0], factor[:, 0], value=-1).scatter_(1, chosen, _NEVER)
+    return _completed(clean, torch.cat(indices, 1), mask, torch.cat(gains, 1).clamp_min(0))
 
 
 def random(
@@ -325,7 +331,11 @@ def _distinct_nearest(closeness: Tensor, mask: Tensor | None) -> Tensor:
 
 def _selection(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: Tensor | None = None) -> Selection:
     """Complete a selection; without ``gains``, those of facility location in the order of ``indices``."""
-    similarity = _masked(similarity, mask)
+    return _completed(_masked(similarity, mask), indices, mask, gains)
+
+
+def _completed(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: Tensor | None) -> Selection:
+    """The same, where rows and columns of masked tokens are zero already."""
     chosen = similarity.transpose(1, 2).gather(1, indices[..., None].expand(-1, -1, similarity.shape[1]))
     best = chosen.amax(1)
     if gains is None:

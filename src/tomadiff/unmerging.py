@@ -23,13 +23,15 @@ FITTED: tuple[Unmerge, ...] = ("least-squares", "regression")
 
 _PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
 _PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
-_WEAK_PULL = 0.01  # of regression, which the transpose says less about
+WEAK_PULL = 0.01  # of regression, which the transpose says less about
 _FACTORISES = ("cpu", "cuda", "xpu", "meta")  # devices with a batched Cholesky factorisation, or that stand for them
 _ROUNDS = 16  # of Newton's iteration elsewhere: the pull bounds the condition number, so this many are enough
 _RESIDUAL = 1e-3  # of an inverse that can be trusted
 
 
-def unmerge_matrix(weights: Tensor, merge: Tensor, kind: Unmerge, products: Tensor | None = None) -> Tensor:
+def unmerge_matrix(
+    weights: Tensor, merge: Tensor, kind: Unmerge, products: Tensor | None = None, kept: Tensor | None = None
+) -> Tensor:
     """The matrix ``(B, R, L, k)`` that undoes ``merge``.
 
     Args:
@@ -37,6 +39,8 @@ def unmerge_matrix(weights: Tensor, merge: Tensor, kind: Unmerge, products: Tens
         merge: ``(B, R, k, L)`` the same with rows that sum to one.
         kind: which of the ways above.
         products: ``(B, R, L, L)`` inner products of the tokens; the last two look at them, the others do not.
+        kept: ``(B, R, k, 1)`` false for destinations that are not kept, whose rows of ``merge`` are zero; ``None``
+            keeps all.
     """
     require_choice("unmerge", kind, UNMERGES)
     if kind == "transpose":
@@ -45,48 +49,57 @@ def unmerge_matrix(weights: Tensor, merge: Tensor, kind: Unmerge, products: Tens
         inverse: Tensor = torch.linalg.pinv(merge, rtol=_PINV_CUTOFF)
         return inverse
     assert products is not None
-    return least_squares(weights, merge, products) if kind == "least-squares" else regression(weights, merge, products)
+    fit = least_squares if kind == "least-squares" else regression
+    return fit(weights, merge, products, kept=kept)
 
 
-def least_squares(weights: Tensor, merge: Tensor, products: Tensor, pull: float = _PULL) -> Tensor:
+def least_squares(
+    weights: Tensor, merge: Tensor, products: Tensor, pull: float = _PULL, kept: Tensor | None = None
+) -> Tensor:
     """The ``U`` ``(B, R, L, k)`` that minimises ``‖X − U·Y‖² + λ‖U − Aᵀ‖²`` with rows that sum to one.
 
     ``X`` are the tokens, of which only the ``products`` ``X·Xᵀ`` matter, ``Y`` the merged ones, ``A`` the weights;
     ``λ`` is ``pull`` times the mean squared length of ``Y``. The transpose ``Aᵀ`` is itself a candidate, so ``U`` never
     rebuilds the tokens worse than it does. Regions that cannot be solved (tokens too large to square) keep the
-    transpose. A destination whose row of ``merge`` is zero is not kept: it gives nothing to anyone.
+    transpose. A destination that is not ``kept`` gives nothing to anyone.
     """
-    kept = _kept(merge)
-    free, inverse, solved = _fitted(weights, merge, products, pull)
-    shift = inverse.sum(-2, keepdim=True) * kept
+    free, inverse, solved = _fitted(weights, merge, products, pull, kept)
+    shift = _of_kept(inverse.sum(-2, keepdim=True), kept)
     summed = free - (free.sum(-1, keepdim=True) - 1) * (shift / shift.sum(-1, keepdim=True))
     return _where_solved(solved, summed, weights)
 
 
-def regression(weights: Tensor, merge: Tensor, products: Tensor, pull: float = _WEAK_PULL) -> Tensor:
+def regression(
+    weights: Tensor, merge: Tensor, products: Tensor, pull: float = WEAK_PULL, kept: Tensor | None = None
+) -> Tensor:
     """As :func:`least_squares`, without the condition on sums."""
-    free, _, solved = _fitted(weights, merge, products, pull)
-    return _where_solved(solved, free * _kept(merge), weights)
+    free, _, solved = _fitted(weights, merge, products, pull, kept)
+    return _where_solved(solved, _of_kept(free, kept), weights)
 
 
-def _fitted(weights: Tensor, merge: Tensor, products: Tensor, pull: float) -> tuple[Tensor, Tensor, Tensor]:
+def _fitted(
+    weights: Tensor, merge: Tensor, products: Tensor, pull: float, kept: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The free minimum ``(B, R, L, k)``, the inverse ``(B, R, k, k)`` behind it, and ``(B, R)`` where there is one."""
     cross = torch.matmul(products, merge.transpose(-1, -2))
     gram = torch.matmul(merge, cross)
-    size = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) / _kept(merge).sum((-1, -2)))[..., None, None]
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    size = squares.sum(-1, keepdim=True) / (squares.shape[-1] if kept is None else kept.sum(-2))
     penalty = pull * torch.where(size > torch.finfo(torch.float32).tiny, size, 1.0)
-    inverse, solved = _inverse(gram + penalty * torch.eye(gram.shape[-1], device=gram.device))
-    return torch.matmul(cross + penalty * weights.transpose(-1, -2), inverse), inverse, solved
+    squares.add_(penalty)
+    inverse, solved = _inverse(gram)
+    pulled = torch.addcmul(cross, penalty[..., None], weights.transpose(-1, -2))
+    return torch.matmul(pulled, inverse), inverse, solved
 
 
-def _kept(merge: Tensor) -> Tensor:
-    """``(B, R, 1, k)`` one for destinations that are kept."""
-    return (merge != 0).any(-1)[..., None, :].float()
+def _of_kept(columns: Tensor, kept: Tensor | None) -> Tensor:
+    """``columns`` ``(B, R, …, k)``, zero for destinations that are not kept."""
+    return columns if kept is None else columns * kept.transpose(-1, -2)
 
 
 def _where_solved(solved: Tensor, fitted: Tensor, weights: Tensor) -> Tensor:
     """``fitted`` in the regions that could be solved, the transpose in others."""
-    solved = solved & fitted.isfinite().flatten(-2).all(-1)
+    solved = solved & (fitted.abs().amax((-1, -2)) < torch.inf)  # false for NaN as well
     return torch.where(solved[..., None, None], fitted, weights.transpose(-1, -2)).contiguous()
 
 

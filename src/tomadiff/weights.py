@@ -18,8 +18,8 @@ from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
 from tomadiff.plan import Destinations, MergePlan, PickPlan, Share, by_group, group_count
-from tomadiff.select import Selection, Selector, cosines, inner_products, pivoted
-from tomadiff.unmerging import FITTED, Unmerge, unmerge_matrix
+from tomadiff.select import Selection, Selector, as_cosines, cosines, inner_products, pivoted
+from tomadiff.unmerging import FITTED, WEAK_PULL, Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
@@ -91,8 +91,7 @@ def choose_destinations(
     chosen = Destinations(layout, places, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
         return _rehouse(chosen, regions, attention_regions), Seen()
-    rows = chosen.places[..., None].expand(*chosen.places.shape, cosine.shape[-1])
-    return chosen, Seen(cosine.gather(2, rows), products)
+    return chosen, Seen(_rows_of(cosine, chosen.places), products)
 
 
 def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
@@ -105,9 +104,8 @@ def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> 
 
 def _compared(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """``(B, R, L, L)`` inner products and cosines, and a ``(G·R, L)`` mask as selectors take it."""
-    parts = layout.split(tokens)
-    products = inner_products(parts)
-    cosine, usable = cosines(parts, products=products)
+    products, lengths = inner_products(layout.split(tokens))
+    cosine, usable = as_cosines(products, lengths)
     return products, cosine, by_group(usable & layout.mask, groups).all(0).flatten(0, 1)
 
 
@@ -179,14 +177,15 @@ def weigh(
     layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge, merging)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
-    fits, cosine, products = unmerge in FITTED, seen.cosine, seen.products
+    fits, cosine, products, kept = unmerge in FITTED, seen.cosine, seen.products, None
     parts = layout.split(tokens) if cosine is None or logits == "dot" or (fits and products is None) else None
     if fits and products is None:
         assert parts is not None
-        products = inner_products(parts)
-    if cosine is None:
+        products, lengths = inner_products(parts)
+        cosine, _ = as_cosines(_rows_of(products, chosen.places), lengths, chosen.places)
+    elif cosine is None:
         assert parts is not None
-        cosine, _ = cosines(parts, chosen.places, products)
+        cosine, _ = cosines(parts, chosen.places)
     affinity = cosine if parts is None or logits == "cosine" else _dot_products(parts, chosen.places)
     if chosen.rows is not None:
         kept = is_kept(chosen.rows, chosen.places[0].numel()).view(chosen.places.shape)[..., None]
@@ -195,15 +194,14 @@ def weigh(
     mass = weights.sum(-1)
     own = torch.zeros_like(weights).scatter_(-1, chosen.places[..., None], 1.0)
     merge = own if merging == "pick" else _normalised(weights, mass, own)
-    if chosen.rows is not None:
-        merge = merge * kept
+    merge = merge if kept is None else merge * kept
     plan = (PickPlan if merging == "pick" else MergePlan)(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
-        unmerge_matrix(weights, merge, unmerge, products if fits else None).to(tokens.dtype),
+        unmerge_matrix(weights, merge, unmerge, products if fits else None, kept).to(tokens.dtype),
         mass.flatten(1).to(tokens.dtype),
-        _coverage(cosine, layout.mask),
+        _coverage(cosine, layout),
         chosen.shared,
         # Whoever made the matrices, kernels can multiply with them.
         fused=fast.fused(kernels, tokens.device, tokens.dtype, layout.length),
@@ -236,6 +234,34 @@ def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float,
     return MergePlan(layout, chosen.places, merge, unmerge, mass.flatten(1), coverage, chosen.shared, fused=True)
 
 
+def fits_in_one_launch(kernels: Choice, tokens: Tensor, layout: Layout) -> bool:
+    """Whether :func:`regressed` may plan for ``tokens`` ``(B, N, C)``; raises if ``kernels`` insists and it may not."""
+    too_long = f"regions of more than {fast.LONGEST_FITTED} tokens with unmerge='regression'; use Tiles(4) or Tiles(8)"
+    missing = too_long if layout.length > fast.LONGEST_FITTED else None
+    return fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=missing)
+
+
+def regressed(
+    tokens: Tensor, layout: Layout, count: int, groups: int, temperature: float, places: Tensor | None = None
+) -> PickPlan:
+    """Pivots and regression in one launch: :func:`choose_destinations` by ``pivoted``, then :func:`weigh` by those.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order.
+        layout: the regions.
+        count: destinations of each.
+        groups: of samples that share their destinations.
+        temperature: as :func:`weigh` has it.
+        places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
+    """
+    alone = groups if places is None else tokens.shape[0]
+    found, merge, unmerge, mass, near = fast.regression_plan(
+        tokens, layout.index, layout.mask, places, alone, count, temperature, WEAK_PULL
+    )
+    coverage = near.sum(-1) / layout.grid.tokens
+    return PickPlan(layout, found, merge, unmerge, mass.flatten(1), coverage, groups == 1, fused=True)
+
+
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:
     """``(B, R, k, L)`` columns of real tokens sum to one, those of padding are zero.
 
@@ -258,7 +284,12 @@ def _normalised(weights: Tensor, mass: Tensor, own: Tensor) -> Tensor:
     return torch.where(mass[..., None] > _LIGHTEST, weights / mass[..., None].clamp_min(_LIGHTEST), own)
 
 
-def _coverage(cosine: Tensor, mask: Tensor) -> Tensor:
-    """``(B,)`` mean over real tokens of the best ``(cos + 1) / 2``."""
-    best = (cosine.amax(-2) + 1) / 2 * mask
-    return torch.sum(best, (-1, -2)) / mask.sum()
+def _coverage(cosine: Tensor, layout: Layout) -> Tensor:
+    """``(B,)`` mean over real tokens of the best ``(cos + 1) / 2``, of cosines ``(B, R, k, L)``."""
+    best = (cosine.amax(-2) * layout.mask).sum((-1, -2))
+    return best * (0.5 / layout.grid.tokens) + 0.5
+
+
+def _rows_of(matrices: Tensor, places: Tensor) -> Tensor:
+    """``(B, R, L, L)``, ``(B, R, k)`` → ``(B, R, k, L)``."""
+    return matrices.gather(2, places[..., None].expand(*places.shape, matrices.shape[-1]))

@@ -98,6 +98,63 @@ def _(
     )
 
 
+# ---------------------------------------------------------------------------------------------- regression_plan
+@custom_op("tomadiff::regression_plan", mutates_args=())
+def regression_plan(
+    tokens: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    places: Tensor | None,
+    groups: int,
+    count: int,
+    temperature: float,
+    pull: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A plan by pivots and regression, as ``weights.choose_destinations`` and ``weights.weigh`` make it.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order.
+        index: ``(R, L)`` raster index of every place.
+        mask: ``(R, L)`` true for real tokens.
+        places: ``(B, R, k)`` of destinations that are known; ``None`` chooses some.
+        groups: of samples that share their destinations; sample ``s`` is of group ``s % groups``.
+        count: ``k``, destinations per region.
+        temperature: of the softmax that the fit is pulled to.
+        pull: how strongly; see ``unmerging.regression``.
+
+    Returns:
+        ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, which picks destinations, ``unmerge`` ``(B, R, L, k)``,
+        ``mass`` ``(B, R, k)``, and ``near`` ``(B, R)`` as :func:`merge_weights` has it.
+    """
+    from tomadiff.kernels.programs.regression_plan import launch
+
+    samples = tokens.shape[0]
+    if samples % groups or (places is not None and groups != samples):
+        raise ShapeError(f"{samples} samples cannot be planned in {groups} groups.")
+    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull)
+
+
+@regression_plan.register_fake
+def _(
+    tokens: Tensor,
+    index: Tensor,
+    mask: Tensor,  # noqa: ARG001 - as the real one
+    places: Tensor | None,  # noqa: ARG001
+    groups: int,  # noqa: ARG001
+    count: int,
+    temperature: float,  # noqa: ARG001
+    pull: float,  # noqa: ARG001
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    samples, (regions, length) = tokens.shape[0], index.shape
+    return (
+        index.new_empty(samples, regions, count),
+        tokens.new_empty(samples, regions, count, length),
+        tokens.new_empty(samples, regions, length, count),
+        tokens.new_empty(samples, regions, count),
+        tokens.new_empty(samples, regions, dtype=torch.float32),
+    )
+
+
 # ---------------------------------------------------------------------------------------------- merge
 @custom_op("tomadiff::merge", mutates_args=())
 def merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
 from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method, Scope
-from tomadiff.plan import Destinations, MergePlan
+from tomadiff.plan import Destinations, MergePlan, group_count
 from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
 from tomadiff.unmerging import UNMERGES, Unmerge
@@ -25,7 +25,9 @@ from tomadiff.weights import (
     Seen,
     choose_destinations,
     coverage_by_count,
+    fits_in_one_launch,
     kept_per_region,
+    regressed,
     weigh,
 )
 
@@ -40,6 +42,12 @@ _FRESH = {  # settings that suit changes, and those that suit tokens
     "merging": ("pick", "average"),
     "unmerge": ("regression", "least-squares"),
 }
+
+_KERNELS: tuple[dict[str, str], ...] = (  # settings that have one for everything: the paper's and ours
+    {"selector": "facility_location", "quota": "equal", "logits": "cosine", "merging": "average",
+     "unmerge": "transpose"},
+    {"selector": "pivoted", "quota": "equal", "logits": "cosine", "merging": "pick", "unmerge": "regression"},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,14 +141,18 @@ class ToMA(Method):
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
-        made_for = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "merging": "average",
-                    "unmerge": "transpose"}  # fmt: skip
-        others = [name for name, value in made_for.items() if getattr(self, name) != value]
-        if self.kernels == "triton" and others:
+        if self.kernels != "triton":
+            return
+        others = [[name for name, value in made_for.items() if getattr(self, name) != value] for made_for in _KERNELS]
+        place = min(range(len(_KERNELS)), key=lambda place: len(others[place]))
+        if others[place]:
+            name = others[place][0]
             raise SettingError(
-                f"There is no kernel for {others[0]}={getattr(self, others[0])!r}; leave out kernels='triton', or take "
-                f"{others[0]}={made_for[others[0]]!r} (ToMA.tile(kernels='triton') has kernels for all it does)."
+                f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
+                f"{name}={_KERNELS[place][name]!r} (ToMA() and ToMA.tile() have kernels for all they do)."
             )
+        if self._regresses and self.attention_regions not in (None, self.regions):
+            raise SettingError("There is no kernel for attention_regions with unmerge='regression'; leave them out.")
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
@@ -208,11 +220,21 @@ class ToMA(Method):
         if ratio == 0:
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
         selector = self._selector(generator)
+        layout = self.regions.layout(grid, tokens.device)
         with torch.no_grad():
+            if self._regresses and fits_in_one_launch(self.kernels, tokens, layout):
+                groups = group_count(tokens.shape[0], self.share, passes)
+                return regressed(tokens, layout, kept_per_region(ratio, layout), groups, self.temperature)
             chosen, seen = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
             return self._weigh(tokens, chosen, seen)
+
+    @property
+    def _regresses(self) -> bool:
+        """Whether plans are made as by default, for which there is a kernel of its own."""
+        at_home = self.attention_regions in (None, self.regions)
+        return at_home and all(getattr(self, name) == value for name, value in _KERNELS[1].items())
 
     def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
         """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
@@ -242,8 +264,12 @@ class ToMA(Method):
     ) -> DensePlan:
         """Keep the destinations of ``plan`` and renew its weights from ``tokens`` ``(B, N, C)``."""
         _require_tokens(tokens, plan.grid)
+        chosen = plan.chosen.repeated(tokens.shape[0])
         with torch.no_grad():
-            return self._weigh(tokens, plan.chosen.repeated(tokens.shape[0]))
+            if self._regresses and fits_in_one_launch(self.kernels, tokens, chosen.layout):
+                count, groups = chosen.places.shape[-1], 1 if chosen.shared else len(tokens)
+                return regressed(tokens, chosen.layout, count, groups, self.temperature, chosen.places)
+            return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
         return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels, self.merging)

@@ -20,6 +20,9 @@ def test_operators_keep_torchs_rules() -> None:
     checks = [
         (kernels.facility_location, ((similarity + 1) / 2, 3, usable), schema_and_fake),
         (kernels.merge_weights, (tokens, None, rows, plan.places, real, 0.1, torch.float32), schema_and_fake),
+        (kernels.regression_plan, (tokens, rows, real, None, 2, 4, 1e-3, 0.01), schema_and_fake),
+        (kernels.regression_plan, (tokens, rows, real, None, 1, 4, 1e-3, 0.01), schema_and_fake),
+        (kernels.regression_plan, (tokens, rows, real, plan.places, 2, plan.per_region, 1e-3, 0.01), schema_and_fake),
         (kernels.merge, (leaf, plan.merge_matrix, rows), all_rules),
         (kernels.unmerge_add, (merged, plan.unmerge_matrix, rows, real, GRID.tokens, leaf, gate), all_rules),
     ]
