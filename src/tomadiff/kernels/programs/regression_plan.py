@@ -162,7 +162,7 @@ def _weights(cosine, temperature, chosen, real):
 
 @triton.jit
 def _fitted(products, weights, rank, place, pull, kept):
-    """``(PLACES, PLACES)`` whose chosen columns are ``unmerging.regression``, the transpose where that has no answer."""
+    """``(PLACES, PLACES)`` whose chosen columns are ``unmerging.regression``; the transpose if that has no answer."""
     chosen = rank >= 0
     size = tl.sum(tl.where(chosen, _diagonal(products, place), 0.0), axis=0) / kept
     penalty = pull * tl.where(size > _TINY, size, 1.0)
