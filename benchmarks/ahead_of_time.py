@@ -36,14 +36,8 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     "near": "fp32",
     **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual", "gate")),
 }
-SMALL = {
-    "regions",
-    "count",
-    "kept",
-    "groups",
-    "members",
-    "samples_of_matrix",
-}  # numbers of which nothing is known; others divide by 16
+# Numbers of which nothing is known; others divide by 16.
+SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix"}
 
 
 @dataclass(frozen=True)

@@ -234,8 +234,6 @@ def caches(bench: Bench) -> Iterator[Candidate]:
     """Ops that reuse their results, ours and those of others, alone and on top of merging."""
     yield from reuse(bench)
     for schedule in _reusing():
-        if not schedule.reuse_from:  # loses the start of the picture, with or without merging
-            continue
         both = replace(schedule, start=max(schedule.reuse_from, FIRST_STEPS))
         yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), both)
     for name, cache in foreign_caches(bench).items():
