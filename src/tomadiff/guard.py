@@ -8,19 +8,20 @@ graphs.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from tomadiff import kernels
 from tomadiff.adapters.family import Family
 from tomadiff.cost.hardware import Hardware
 from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
-from tomadiff.plan import MergePlan, Plan
+from tomadiff.plan import Plan
 from tomadiff.planner import caught_up
 from tomadiff.sites import Site
 from tomadiff.slots import Slot
@@ -186,6 +187,11 @@ def _both(work: Work, site: Site, scale: Scale, extra: Extra, machine: Hardware)
 
 def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
     """Make and use a plan on the meta device, and see what it would take."""
+    with kernels.assumed(kernels.fused("auto", scale.device, scale.dtype, 1)):
+        return _traced(slot, ratio, scale, width, depth)
+
+
+def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
     method, schedule, grid = slot.planner.method, slot.planner.schedule, slot.planner.grid
     assert grid is not None
     tokens = torch.empty(scale.batch, grid.tokens, width, dtype=scale.dtype, device="meta")
@@ -193,8 +199,6 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
     selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)))
     reweighing = trace(lambda: method.reweigh(plans[0], tokens, depth=depth))
     plan = plans[0].arranged() if scale.arranged else plans[0]
-    if isinstance(plan, MergePlan) and _uses_kernels(slot, ratio, scale):
-        plan = replace(plan, fused=True)
     merged = plan.merge(tokens)
     around = {
         "op": trace(lambda: plan.unmerge(plan.merge(tokens))),
@@ -212,15 +216,6 @@ def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> 
         selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + noting + python_around(slots=1)
     )
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
-
-
-def _uses_kernels(slot: Slot, ratio: float, scale: Scale) -> bool:
-    """Whether plans on the real device merge and unmerge in one launch each."""
-    grid = slot.planner.grid
-    if scale.device.type == "cpu" or grid is None:
-        return False
-    blank = torch.zeros(scale.batch, grid.tokens, 1, dtype=scale.dtype, device=scale.device)
-    return bool(getattr(slot.planner.method.plan(blank, grid, ratio=ratio), "fused", False))
 
 
 def python_around(sites: int = 0, slots: int = 0) -> Trace:

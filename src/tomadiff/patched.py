@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tomadiff import kernels
 from tomadiff.adapters.calls import calls_to_wrap
 from tomadiff.adapters.family import Call, Family, Scene, Stack
 from tomadiff.adapters.registry import describe_supported, family_of
@@ -378,7 +379,8 @@ class PatchedModel:
         key = (shapes_in(call.arguments), dtype, call.image.device, passes, arranged, tick.step, steps)
         if key not in self._choices:
             measure = _measure_of(budget, call.image.device, dtype)
-            with torch.inference_mode(False), torch.no_grad():
+            fused = kernels.assumed(kernels.fused("auto", call.image.device, dtype, 1))
+            with torch.inference_mode(False), torch.no_grad(), fused:
                 ledger = self._ledger(budget, call, arranged, passes)
                 shares, rungs = partial(ledger.shares, measure=measure), rungs_of(ratios_of(self.method), self._levels)
                 self._choices[key] = choose(budget, shares, self.given, steps, tick.step, rungs)

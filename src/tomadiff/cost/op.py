@@ -28,6 +28,7 @@ _NO_KERNEL = (
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear")
 _SECOND = {"aten::mm": 1, "aten::addmm": 2, "aten::linear": 1, "aten::convolution": 1}  # where weights stand
 _BATCHES = ("aten::bmm", "aten::baddbmm")
+_FUSED_PRODUCTS = ("tomadiff::merge", "tomadiff::unmerge_add", "tomadiff::regression_plan")  # our kernels
 _FUNCTIONS = {"gelu", "silu", "exp", "sigmoid", "tanh", "softmax", "safe_softmax", "sin", "cos", "pow", "erf", "log"}
 _GATHERS = ("aten::gather", "aten::index_select", "aten::index", "aten::embedding", "aten::take")
 _SCATTERS = ("scatter", "index_put", "index_add", "sort", "topk", "cummax", "cholesky", "svd", "linalg_inv")
@@ -72,6 +73,8 @@ def kind_of(func: Any, args: Any) -> Kind:
     name = func._schema.name
     if name in _PRODUCTS:
         return "matmul"
+    if name.startswith("tomadiff::"):
+        return "batched" if name in _FUSED_PRODUCTS else "stream"
     if name in _BATCHES:
         return _kind_of_batch(*(args[-2:] if name == "aten::bmm" else args[1:3]))
     if "convolution" in name:

@@ -10,15 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula, sdpa_flop_count
 
+from tomadiff import kernels as kernels  # their operators are known once it is imported
 from tomadiff.cost.op import Op, computes, fresh_bytes, kind_of, leaves_reality, size_of, tensors_in, weights_of
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,24 @@ def flop_counter() -> FlopCounterMode:
 def _attention_on_cpu(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: Any, **__: Any) -> int:
     """The counter hands over shapes."""
     return int(sdpa_flop_count(query, key, value))
+
+
+# ---------------------------------------------------------------------------------------------- our kernels
+@register_flop_formula(torch.ops.tomadiff.merge)
+def _merge_flops(tokens: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
+    """Of ``(B, N, C)`` tokens by a matrix ``(b, R, k, L)``; counters hand over shapes."""
+    return 2 * tokens[0] * prod(matrix[1:]) * tokens[2]
+
+
+@register_flop_formula(torch.ops.tomadiff.unmerge_add)
+def _unmerge_flops(merged: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
+    return _merge_flops(merged, matrix)
+
+
+@register_flop_formula(torch.ops.tomadiff.regression_plan)
+def _regression_flops(tokens: Shape, index: Shape, *_: Any, **__: Any) -> int:
+    """All inner products within regions; what is fitted to them is small."""
+    return 2 * tokens[0] * prod(index) * index[1] * tokens[2]
 
 
 # ---------------------------------------------------------------------------------------------- seeing operators

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -22,6 +25,7 @@ __all__ = [
     "LONGEST",
     "LONGEST_FITTED",
     "Choice",
+    "assumed",
     "available",
     "facility_location",
     "fused",
@@ -41,6 +45,17 @@ LONGEST_FITTED = 64
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OLDEST = (8, 0)  # compute capability: the tests compile for nothing older
+_ASSUMED = ContextVar("_ASSUMED", default=False)
+
+
+@contextmanager
+def assumed(there: bool = True) -> Iterator[None]:
+    """While it lasts, the meta device stands for one that has kernels (if they are ``there``), to trace what they cost."""
+    before = _ASSUMED.set(there)
+    try:
+        yield
+    finally:
+        _ASSUMED.reset(before)
 
 
 def available(device: torch.device | str) -> bool:
@@ -59,7 +74,7 @@ def fused(choice: Choice, device: torch.device, dtype: torch.dtype, length: int,
         missing: a setting for which there is no kernel, in words.
     """
     require_choice("kernels", choice, ("auto", "triton", "torch"))
-    if choice == "torch" or (choice == "auto" and device.type != "cuda"):
+    if choice == "torch" or (choice == "auto" and device.type != "cuda" and not _stands_for_gpu(device)):
         return False
     obstacle = _obstacle(device) or _misfit(dtype, length) or (missing and f"there is no kernel for {missing}")
     if obstacle and choice == "triton":
@@ -71,6 +86,8 @@ def fused(choice: Choice, device: torch.device, dtype: torch.dtype, length: int,
 
 def _obstacle(device: torch.device) -> str | None:
     """Why kernels cannot run on ``device``, and what to do about it."""
+    if _stands_for_gpu(device):
+        return None
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed; on Linux, pip install 'tomadiff[triton]' brings it"
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -80,6 +97,10 @@ def _obstacle(device: torch.device) -> str | None:
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST:
         return f"this GPU is older than compute capability {_OLDEST[0]}.{_OLDEST[1]} (Ampere)"
     return None
+
+
+def _stands_for_gpu(device: torch.device) -> bool:
+    return device.type == "meta" and _ASSUMED.get()
 
 
 def _misfit(dtype: torch.dtype, length: int) -> str | None:
