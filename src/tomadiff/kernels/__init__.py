@@ -50,7 +50,7 @@ _ASSUMED = ContextVar("_ASSUMED", default=False)
 
 @contextmanager
 def assumed(there: bool = True) -> Iterator[None]:
-    """While it lasts, the meta device stands for one that has kernels (if they are ``there``), to trace what they cost."""
+    """While it lasts, the meta device stands for one with kernels (if they are ``there``), to trace what they cost."""
     before = _ASSUMED.set(there)
     try:
         yield
