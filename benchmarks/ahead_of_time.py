@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tomadiff.kernels import LONGEST_FITTED
-from tomadiff.kernels.programs import facility_location, merge, merge_weights, regression_plan
+from tomadiff.kernels.programs import carry, facility_location, merge, merge_weights, regression_plan
 
 ARCHITECTURES = (80, 86, 89, 90)
 """Compute capabilities: A100, RTX 3090 / A6000, RTX 4090 / RTX 6000 Ada, H100."""
@@ -85,6 +85,7 @@ def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
     added = {"WITH_RESIDUAL": True, "WITH_GATE": True}
     sizes = merge.tuning(length, kept, size)
     yield _program("unmerge_add", length, dtype, merge.unmerge_add, exact | added, sizes)
+    yield _program("carry", length, dtype, carry.carry, exact, carry.tuning(length, kept, size))
 
 
 def _program(
@@ -113,7 +114,7 @@ def _kind(name: str, program: Program) -> str:
         return "constexpr"
     if name in POINTERS:
         return f"*{POINTERS[name] or program.dtype}"
-    return "fp32" if name in ("temperature", "pull") else "i32"
+    return "fp32" if name in ("temperature", "pull", "share") else "i32"
 
 
 def occupied(program: Program, architecture: int) -> Occupied:

@@ -84,6 +84,8 @@ def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], 
     yield "merge_weights of tokens", lambda way: weigh(tokens, chosen, kernels=way)
     if cut.side is not None and cut.side**2 <= LONGEST_FITTED:
         yield "regression_plan", lambda way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID)
+        ours = {way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID) for way in ("torch", "triton")}
+        yield "carry", lambda way: ours[way].carry(merged, tokens)
     yield "merge", lambda way: plans[way].merge(tokens)
     yield "unmerge_add", lambda way: plans[way].unmerge_add(merged, tokens, tokens[:, 0])
 

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.rows import Row, append
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, ROOT, Case, Contender, parse_case
+from tomadiff import kernels
 from tomadiff.cost import Trace
 from tomadiff.cost.op import Op
 from tomadiff.evaluate.count import count_limit
@@ -55,9 +56,12 @@ def _step(case: Case) -> Step:
     return case.step("meta")
 
 
-def traced(key: Key, contenders: Mapping[str, Contender] | None = None) -> Window:
-    """A window of a contender (one that is timed, unless told), kept from last time if the package is the same."""
-    path = _kept(key)
+def traced(key: Key, contenders: Mapping[str, Contender] | None = None, *, fused: bool = False) -> Window:
+    """A window of a contender (one that is timed, unless told), kept from last time if the package is the same.
+
+    With ``fused``, as on a GPU that has our kernels.
+    """
+    path = _kept(key, "-fused" if fused else "")
     if path.exists():
         return _read(path.read_text(encoding="utf-8"))
     torch.set_num_threads(1)
@@ -68,7 +72,8 @@ def traced(key: Key, contenders: Mapping[str, Contender] | None = None) -> Windo
     else:
         known = (contenders or CONTENDERS)[name]
         method = known.make(ratio)
-        found = window(model, given, method, known.schedule or method.schedule)
+        with kernels.assumed(fused):
+            found = window(model, given, method, known.schedule or method.schedule)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_written(found), encoding="utf-8")
     return found
@@ -94,9 +99,9 @@ def _read(text: str) -> Window:
     return Window(parts)
 
 
-def _kept(key: Key) -> Path:
+def _kept(key: Key, how: str = "") -> Path:
     case, name, ratio = key
-    return ROOT / "build" / "traces" / SOURCE / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}.json"
+    return ROOT / "build" / "traces" / SOURCE / f"{'-'.join(case.columns.values())}-{name}-{ratio:g}{how}.json"
 
 
 def row(key: Key, found: Window, unmerged: Window) -> Row:

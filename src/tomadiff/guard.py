@@ -205,12 +205,12 @@ def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) ->
         "block": trace(lambda: plan.unmerge_add(plan.merge(tokens) - merged, tokens)),
         "pooled": trace(lambda: plan.merge(tokens)),
     }
-    if method.carries:  # what was given last is merged too, and added again
-        last = trace(lambda: plan.merge(tokens)) + trace(lambda: merged - merged) + trace(lambda: tokens + tokens)
-        around = {kind: used + last for kind, used in around.items()}
+    noting = Trace()
+    if method.carries:
+        carrying = trace(lambda: plan.carry(plan.merge(tokens), tokens))
+        residual = trace(lambda: merged - merged) + trace(lambda: tokens + tokens)
+        around |= {"op": carrying, "block": carrying + residual}
         noting = trace(lambda: tokens - tokens) + trace(lambda: caught_up(plan, tokens, tokens))
-    else:
-        noting = Trace()
     selected, weighed = (1 / interval for interval in schedule.intervals)
     planning = (
         selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + noting + python_around(slots=1)

@@ -78,6 +78,11 @@ class Plan(ABC):
         unmerged = self.unmerge(merged)
         return residual + (unmerged if gate is None else gate[:, None] * unmerged)
 
+    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
+        """``last + share · unmerge(merged − merge(last))``, ``(B, N, C)``: only what changed is unmerged."""
+        change = merged - self.merge(last)
+        return self.unmerge_add(change if share == 1 else change * share, last)
+
     @property
     def tokens(self) -> int:
         """``N``, tokens before merging."""
@@ -295,6 +300,15 @@ class PickPlan(MergePlan):
             return tokens.index_select(1, self._rows_of(1, count))
         rows = self._rows_of(batch, count)
         return tokens.reshape(batch * count, width).index_select(0, rows).view(batch, -1, width)
+
+    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
+        """See :meth:`Plan.carry`."""
+        learns = torch.is_grad_enabled() and (merged.requires_grad or last.requires_grad)
+        if learns or last.dtype != merged.dtype or not self._fits_kernel(merged, self.kept):
+            return super().carry(merged, last, share)
+        layout, matrix = self.layout, self.unmerge_matrix
+        carried: Tensor = kernels.carry(merged, matrix, layout.index, layout.mask, self.places, last, share)
+        return carried
 
     def _rows_of(self, batch: int, count: int) -> Tensor:
         """``(batch·K,)`` rows of the destinations, counted through all samples; found once, since all sites ask."""

@@ -168,17 +168,17 @@ def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
     last = site.last.get(_entry(slot, place))
     if last is None or not slot.could_give(last, answer):
         return _noted(site, place, slot.unmerge(answer))
-    return _noted(site, place, slot.unmerge_add(_believed(site, answer - slot.merge(last)), last))
+    return _noted(site, place, slot.carry(answer, last, _believed(site)))
 
 
-def _believed(site: Site, change: Tensor) -> Tensor:
-    """The part of an answer's ``change`` ``(B, K + tail, C)`` to go along with; see :class:`Caution`."""
+def _believed(site: Site) -> float:
+    """How far to go along with a change of answers; see :class:`Caution`."""
     slot = site.slot
     if site.caution is None or not slot.cautious:
-        return change
+        return 1.0
     assert slot.plan is not None
     share: float = (slot.plan.kept / slot.plan.tokens) ** site.caution.power
-    return change * share
+    return share
 
 
 def _noted(site: Site, place: int, answer: Tensor) -> Tensor:

@@ -143,6 +143,15 @@ class Slot:
         assert self.plan is not None
         return residual + self.unmerge(merged) if self.tail else self.plan.unmerge_add(merged, residual)
 
+    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
+        """``last`` ``(B, N + tail, C)``, changed as ``merged`` ``(B, K + tail, C)`` did; see :meth:`Plan.carry`."""
+        assert self.plan is not None
+        if not self.tail:
+            return self.plan.carry(merged, last, share)
+        image = self.plan.carry(merged[:, : self.plan.kept], last[:, : self.plan.tokens], share)
+        behind = last[:, self.plan.tokens :]
+        return torch.cat([image, behind + share * (merged[:, self.plan.kept :] - behind)], dim=1)
+
     def unmerge(self, merged: Tensor) -> Tensor:
         """``(B, K + tail, C)`` → ``(B, N + tail, C)``."""
         assert self.plan is not None

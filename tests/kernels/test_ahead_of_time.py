@@ -37,7 +37,14 @@ def test_every_dtype_and_length_compiles(program: Program, architecture: int) ->
 
 
 def test_all_kernels_are_compiled_for_all_lengths() -> None:
-    kernels = {"facility_location", "merge_weights of cosines", "merge_weights of tokens", "merge", "unmerge_add"}
+    kernels = {
+        "facility_location",
+        "merge_weights of cosines",
+        "merge_weights of tokens",
+        "merge",
+        "unmerge_add",
+        "carry",
+    }
     short = {"regression_plan", "regression_plan, pivots", "regression_plan, fit"}
     expected = {(k, n) for k in kernels for n in LENGTHS} | {(k, n) for k in short for n in LENGTHS if n <= 64}
     assert {(program.name, program.tokens) for program in programs()} == expected

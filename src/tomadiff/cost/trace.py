@@ -129,7 +129,7 @@ def _merge_flops(tokens: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
     return 2 * tokens[0] * prod(matrix[1:]) * tokens[2]
 
 
-@register_flop_formula(torch.ops.tomadiff.unmerge_add)
+@register_flop_formula([torch.ops.tomadiff.unmerge_add, torch.ops.tomadiff.carry])
 def _unmerge_flops(merged: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
     return _merge_flops(merged, matrix)
 

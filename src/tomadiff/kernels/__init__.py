@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 from tomadiff.errors import SettingError, require_choice
-from tomadiff.kernels.operators import facility_location, merge, merge_weights, regression_plan, unmerge_add
+from tomadiff.kernels.operators import carry, facility_location, merge, merge_weights, regression_plan, unmerge_add
 
 __all__ = [
     "LONGEST",
@@ -27,6 +27,7 @@ __all__ = [
     "Choice",
     "assumed",
     "available",
+    "carry",
     "facility_location",
     "fused",
     "merge",

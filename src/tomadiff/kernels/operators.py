@@ -207,9 +207,7 @@ def unmerge_add(
     from tomadiff.kernels.programs.merge import launch_unmerge_add
 
     _require_match(merged, matrix)
-    if merged.shape[1] != matrix.shape[1] * matrix.shape[3]:
-        keeps = matrix.shape[1] * matrix.shape[3]
-        raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {keeps}.")
+    _require_kept(merged, matrix)
     there = None if residual is None else _rows(residual)
     strength = None if gate is None else gate.contiguous()
     return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there, strength)
@@ -228,6 +226,45 @@ def _(
     return merged.new_empty(merged.shape[0], count, merged.shape[2])
 
 
+# ---------------------------------------------------------------------------------------------- carry
+@custom_op("tomadiff::carry", mutates_args=())
+def carry(
+    merged: Tensor, matrix: Tensor, index: Tensor, mask: Tensor, places: Tensor, residual: Tensor, share: float
+) -> Tensor:
+    """``residual + share · unmerge(merged − merge(residual))`` as ``PickPlan.carry`` does.
+
+    Args:
+        merged: ``(B, R·k, C)``.
+        matrix: ``(b, R, L, k)``, of the same dtype; ``B`` is a multiple of ``b``.
+        index: ``(R, L)`` raster index of every place.
+        mask: ``(R, L)`` true for real tokens.
+        places: ``(b, R, k)`` place of every destination in its region.
+        residual: ``(B, N, C)``.
+        share: how far to go.
+
+    Returns:
+        ``(B, N, C)``; differences are rounded to the dtype, sums and products are float32.
+    """
+    from tomadiff.kernels.programs.carry import launch
+
+    _require_match(merged, matrix)
+    _require_kept(merged, matrix)
+    return launch(_rows(merged), matrix.contiguous(), index, mask, places.contiguous(), _rows(residual), share)
+
+
+@carry.register_fake
+def _(
+    merged: Tensor,  # noqa: ARG001 - as the real one
+    matrix: Tensor,  # noqa: ARG001
+    index: Tensor,  # noqa: ARG001
+    mask: Tensor,  # noqa: ARG001
+    places: Tensor,  # noqa: ARG001
+    residual: Tensor,
+    share: float,  # noqa: ARG001
+) -> Tensor:
+    return torch.empty_like(residual, memory_format=torch.contiguous_format)
+
+
 merge.register_autograd(gradients.of_merge, setup_context=gradients.keep_for_merge)
 unmerge_add.register_autograd(gradients.of_unmerge_add, setup_context=gradients.keep_for_unmerge_add)
 
@@ -242,3 +279,9 @@ def _require_match(tokens: Tensor, matrix: Tensor) -> None:
         raise ShapeError(f"Tokens are {tokens.dtype} and the plan is {matrix.dtype}; plan.to(dtype=…) changes it.")
     if tokens.shape[0] % matrix.shape[0]:
         raise ShapeError(f"A plan for {matrix.shape[0]} samples cannot serve a batch of {tokens.shape[0]}.")
+
+
+def _require_kept(merged: Tensor, matrix: Tensor) -> None:
+    keeps = matrix.shape[1] * matrix.shape[3]
+    if merged.shape[1] != keeps:
+        raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {keeps}.")

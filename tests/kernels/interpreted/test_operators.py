@@ -25,6 +25,7 @@ def test_operators_keep_torchs_rules() -> None:
         (kernels.regression_plan, (tokens, rows, real, plan.places, 2, plan.per_region, 1e-3, 0.01), schema_and_fake),
         (kernels.merge, (leaf, plan.merge_matrix, rows), all_rules),
         (kernels.unmerge_add, (merged, plan.unmerge_matrix, rows, real, GRID.tokens, leaf, gate), all_rules),
+        (kernels.carry, (merged, plan.unmerge_matrix, rows, real, plan.places, tokens, 0.5), schema_and_fake),
     ]
     for operator, given, rules in checks:
         torch.library.opcheck(operator, given, test_utils=rules)

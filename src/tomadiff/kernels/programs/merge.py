@@ -126,7 +126,7 @@ def launch_merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
     (samples_of_matrix, regions, kept, length), (samples, _, channels) = matrix.shape, tokens.shape
     merged = tokens.new_empty(samples, regions * kept, channels)
     sizes = tuning(kept, length, tokens.element_size())
-    merge[_grid(samples * regions, channels, kept, sizes)](
+    merge[grid_of(samples * regions, channels, kept, sizes)](
         tokens,
         matrix,
         index,
@@ -138,7 +138,7 @@ def launch_merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
         samples_of_matrix,
         tokens.stride(0),
         tokens.stride(1),
-        PRECISION=_precision(),
+        PRECISION=precision(),
         **sizes,
     )
     return merged
@@ -158,7 +158,7 @@ def launch_unmerge_add(
     tokens = merged.new_empty(samples, count, channels)
     sizes = tuning(length, kept, merged.element_size())
     there = tokens if residual is None else residual
-    unmerge_add[_grid(samples * regions, channels, length, sizes)](
+    unmerge_add[grid_of(samples * regions, channels, length, sizes)](
         merged,
         matrix,
         index,
@@ -179,16 +179,17 @@ def launch_unmerge_add(
         count,
         WITH_RESIDUAL=residual is not None,
         WITH_GATE=gate is not None,
-        PRECISION=_precision(),
+        PRECISION=precision(),
         **sizes,
     )
     return tokens
 
 
-def _grid(groups: int, channels: int, rows: int, sizes: dict[str, int]) -> tuple[int, Any, Any]:
+def grid_of(groups: int, channels: int, rows: int, sizes: dict[str, int]) -> tuple[int, Any, Any]:
+    """How many programs, along each axis."""
     return groups, triton.cdiv(channels, sizes["CHANNELS"]), triton.cdiv(rows, sizes["ROWS"])
 
 
-def _precision() -> str:
+def precision() -> str:
     """Products of float32 are as exact as torch's own."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
