@@ -25,7 +25,6 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "doc
 BEGIN, END = "<!-- predictions: written by python -m benchmarks.predictions -->", "<!-- predictions: end -->"
 SDXL, FLUX, SD3 = (Case(name, 1024, None, batch, "float16") for name, batch in (("sdxl", 2), ("flux", 1), ("sd3", 2)))
 METHODS = ("ours", "toma", "toma-whole", "tomesd", "todo")
-WITHOUT_KERNELS = ("V100", "RTX 8000")  # older than what Triton's kernels are compiled for
 
 PAPER = "paper"
 _SETTINGS: dict[str, Any] = {
@@ -42,10 +41,10 @@ KNOWN = {
 }
 HOW = """Nothing here was run on a GPU: these are predictions by `tomadiff.cost`, a roofline with launch cost. The exact
 models at 1024² in float16 (SDXL and SD3.5 with the two samples of guidance, no block skipped) are traced operator by
-operator without weights: with our kernels, or in plain torch on V100 and RTX 8000, which are too old for them. A GPU has its published dense rate and
-bandwidth; of these, 70 % and 80 % are assumed to be reached, attention and convolutions at 60 % and 70 % of large
-products, gathering and scattering at half and a tenth of memory's speed, 5 µs per launch, alike for all. Speed-ups over
-the unmerged model, planning included."""
+operator without weights: with our kernels, or in plain torch on V100 and RTX 8000, which are too old for them. A GPU
+has its published dense rate and bandwidth; of these, 70 % and 80 % are assumed to be reached, attention and
+convolutions at 60 % and 70 % of large products, gathering and scattering at half and a tenth of memory's speed, 5 µs
+per launch, alike for all. Speed-ups over the unmerged model, planning included."""
 STEPS, LIKELY = 35, "RTX 6000 Ada"
 PUBLISHED = {0.0: 21.03, 0.25: 20.14, 0.5: 18.58, 0.75: 16.12}  # s per picture of Flux.1-dev, 35 steps, 1024², table 10
 
@@ -61,8 +60,7 @@ def rows(machine: Hardware) -> list[Row]:
     """Seconds per step and speed-ups on one machine."""
     found = []
     for case, name, ratio in keys():
-        fused = machine.name not in WITHOUT_KERNELS and name != BASELINE
-        seconds = traced((case, name, ratio), KNOWN, fused=fused).seconds(machine)
+        seconds = traced((case, name, ratio), KNOWN, fused=machine.fuses).seconds(machine)
         faster = traced((case, BASELINE, 0.0)).seconds(machine) / seconds
         numbers = {"step_ms": f"{1000 * seconds:.2f}", "speed_up": f"{faster:.3f}"}
         found.append({"hardware": machine.name, **case.columns, "method": name, "ratio": f"{ratio:g}", **numbers})

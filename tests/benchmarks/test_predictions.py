@@ -16,7 +16,7 @@ from tomadiff.evaluate.prediction import Window
 def _traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of products at full rate, less what merges away."""
 
-    def traced(key: predictions.Key, _: object = None, *, fused: bool = False) -> Window:  # noqa: ARG001
+    def traced(key: predictions.Key, _: object = None, *, fused: bool = False) -> Window:
         ops = Counter({Op("matmul", torch.float16, round(1e14 * (1 - key[2])), 0): 1})
         return Window({"plain": (1.0, Trace(ops))})
 

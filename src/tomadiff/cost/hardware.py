@@ -14,6 +14,7 @@ from tomadiff.cost.measure import USUAL_SHARES, measured_rates
 from tomadiff.cost.op import KINDS, Op
 from tomadiff.cost.trace import Trace
 from tomadiff.errors import require_choice
+from tomadiff.kernels import fused
 
 _BY_FLOPS = ("matmul", "batched", "attention", "convolution")
 
@@ -36,6 +37,7 @@ class Hardware:
         weights: bytes per second at which weights are put in order before they are multiplied with, which costs a
             product of few rows as much as one of many; GPUs take them as they lie.
         overlaps: whether launching runs ahead of computing, so that the slower of both counts, not their sum.
+        fuses: whether our kernels run on it.
         source: where the figures are from.
     """
 
@@ -47,6 +49,7 @@ class Hardware:
     fresh: float = inf
     weights: float = inf
     overlaps: bool = False
+    fuses: bool = False
     source: str = ""
 
     @classmethod
@@ -141,6 +144,7 @@ def _measured(device: str, dtype: torch.dtype) -> Hardware:
         weights=rates.pop("weights"),
         shares=rates,
         overlaps=where.type != "cpu",
+        fuses=fused("auto", where, dtype, 1),
         source="measured when this process started",
     )
 
@@ -155,6 +159,9 @@ _STREAMED = 0.8  # the same for memory
 _EAGER = 5e-6  # seconds between launches of eager PyTorch on a current CPU
 
 
+_HALF, _BRAIN, _FULL = torch.float16, torch.bfloat16, torch.float32
+
+
 def _gpu(name: str, tera: Mapping[torch.dtype, float], giga: float, source: str) -> Hardware:
     """A data sheet, with what is usually reached of it."""
     return Hardware(
@@ -164,11 +171,10 @@ def _gpu(name: str, tera: Mapping[torch.dtype, float], giga: float, source: str)
         launch=_EAGER,
         shares=USUAL_SHARES,
         overlaps=True,
+        fuses=_BRAIN in tera,  # as old as our kernels: Ampere
         source=source,
     )
 
-
-_HALF, _BRAIN, _FULL = torch.float16, torch.bfloat16, torch.float32
 
 GPUS: dict[str, Hardware] = {
     "V100": _gpu("V100", {_HALF: 125, _FULL: 15.7}, 900, "Tesla V100 data sheet (SXM2)"),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tomadiff import kernels
 from tomadiff.adapters.registry import family_of
 from tomadiff.cost import Hardware, Trace, trace
 from tomadiff.evaluate.architectures import build, inputs
@@ -87,7 +88,9 @@ def predict(
 ) -> Prediction:
     """What ``method`` would take on a published architecture at ``size``² pixels, on a machine one need not have."""
     model, given = build(arch, "meta", depth, dtype), inputs(arch, size, "meta", batch, dtype)
-    before, after = window(model, given, None), window(model, given, method)
+    before = window(model, given, None)
+    with kernels.assumed(machine.fuses):
+        after = window(model, given, method)
     mean, seconds = after.mean, after.seconds(machine)
     faster = before.seconds(machine) / seconds
     return Prediction(mean.flops, mean.moved, mean.launches, mean.peak, seconds, faster)
