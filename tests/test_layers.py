@@ -47,7 +47,7 @@ ROWS = (
 )
 RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 ONLY = {"kernels": {"errors"}, "inject": {"errors"}}  # all that these rooms may import
-# All that may import these rooms: kernels stand in for functions of the first three, and the others trace what they cost.
+# All that may import these rooms: kernels stand in for functions of the first three; the others trace what they cost.
 GUESTS = {"kernels": {"select", "plan", "weights", "cost", "guard", "patched", "evaluate"}}
 EXTRAS_ROOMS = {"web"}  # needs an extra: never imported at the top of a file
 # `import tomadiff` must be quick and need no extra, so the front door opens onto these only from inside a function.
