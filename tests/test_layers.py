@@ -32,7 +32,7 @@ ROWS = (
     ("pooled", "reuse"),
     ("adapters",),
     ("cost",),
-    ("guard", "report", "measured"),
+    ("guard", "report", "measured", "survey"),
     ("ledger",),
     ("patched",),
     ("patch",),

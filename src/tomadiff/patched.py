@@ -13,24 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff import kernels
-from tomadiff.adapters.calls import calls_to_wrap
-from tomadiff.adapters.family import Call, Family, Scene, Stack
-from tomadiff.adapters.registry import describe_supported, family_of
+from tomadiff.adapters.family import Call, Family, Scene
+from tomadiff.adapters.registry import family_of
 from tomadiff.budget import Budget, Choice, choose, ratios_of, rungs_of
 from tomadiff.clock import Clock
 from tomadiff.cost import Hardware, Trace
-from tomadiff.errors import SettingError, TomaError, UnsupportedModelError
+from tomadiff.errors import SettingError, TomaError
 from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
-from tomadiff.planner import LAST_TURN, Dice, Moment, Planner
+from tomadiff.planner import LAST_TURN, Dice, Moment
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.reuse import reusing_block, reusing_op
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
 from tomadiff.slots import Slot
+from tomadiff.survey import Survey, shared
 
 logger = logging.getLogger("tomadiff")
 
@@ -98,7 +98,9 @@ class PatchedModel:
     def put_on(self) -> None:
         """Inject every site; if anything goes wrong on the way, none."""
         self.schedule = self.given
-        self._find_sites()
+        found = Survey(self.model, self.family, self.method, self.schedule, self.moment, self.warn_once)
+        self.slots, self.sites, self.homes = found.slots, found.sites, found.homes
+        self.depths, self.skipped = found.depths, found.skipped
         self.guard = Guard(self.family, self.sites) if self.guarded else None
         old = self.model.__dict__.get(MARK)
         if old is not None:
@@ -163,84 +165,6 @@ class PatchedModel:
             self.put_on()
             raise
 
-    def _find_sites(self) -> None:
-        """Walk the blocks in the order they run, and give each its slot and its sites."""
-        stacks = self.family.stacks(self.model)
-        blocks = [(stack, block) for stack in stacks for block in stack.blocks]
-        self.skipped = self._blocks_to_skip(len(blocks))
-        levels = {depth: level for level, depth in enumerate(sorted({stack.depth for stack in stacks if stack.blocks}))}
-        self._require_levels(len(levels))
-        self.slots, self.sites, self.homes, self.depths = [], [], {}, {}
-        known: dict[str, Slot] = {}
-        for place, (stack, module) in enumerate(blocks):
-            level = levels[stack.depth]
-            if place < self.skipped or (self.method.levels is not None and level not in self.method.levels):
-                continue
-            self._add_block(module, stack, level, place, len(blocks), known)
-        if not self.sites:
-            raise UnsupportedModelError(self._nothing_matched([module for _, module in blocks]))
-
-    def _blocks_to_skip(self, total: int) -> int:
-        if self.method.skip is not None:
-            return self.method.skip
-        return 0 if self._spares else round(self.family.skip * total)
-
-    @property
-    def _spares(self) -> bool:
-        """Whether some stacks merge less than others, instead of their first blocks not at all."""
-        return self.method.carries and self.method.skip is None and bool(self.family.spared)
-
-    def _require_levels(self, count: int) -> None:
-        beyond = [level for level in self.method.levels or () if level >= count]
-        if beyond and count:
-            raise SettingError(
-                f"levels={self.method.levels} is not possible: {type(self.model).__name__} has {count} levels with "
-                f"attention, numbered from 0 (the finest) to {count - 1}."
-            )
-
-    def _nothing_matched(self, blocks: list[nn.Module]) -> str:
-        found = ", ".join(sorted({type(block).__name__ for block in blocks})) or "none"
-        known = ", ".join(block.name for block in self.family.blocks)
-        return (
-            f"Nothing to merge in {type(self.model).__name__}: it has {len(blocks)} blocks (classes: {found}; known "
-            f"in this family: {known}), of which the first {self.skipped} are skipped. Skip fewer blocks, or leave "
-            f"fewer ops out. {describe_supported()}"
-        )
-
-    def _add_block(
-        self, module: nn.Module, stack: Stack, level: int, place: int, total: int, known: dict[str, Slot]
-    ) -> None:
-        described = self.family.block(module)
-        if described is None:
-            self.warn_once(f"blocks of the class {type(module).__name__} are not known")
-            return
-        key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
-        spared = self.family.spared.get(stack.name, 0.0) if self._spares else 0.0
-        if spared and self.method.scope == "level":
-            key = f"{key}, {stack.name}"
-        for call in calls_to_wrap(module, described, self.method):
-            op = call.kind if call.kind in self.schedule.ops else None
-            name = key if op is None else f"{key}, {op.replace('_', ' ')}"
-            slot = known.get(name) or self._new_slot(name, level, stack.depth, place / total, op, spared)
-            leads = name not in known
-            known[name] = slot
-            stack_slots = self.homes.setdefault(stack.home, [])
-            if slot not in stack_slots:
-                stack_slots.append(slot)
-            where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint, call.caution)
-            self.sites.append((call.module, site))
-
-    def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None, spared: float) -> Slot:
-        slot = Slot(name, Planner(self._shared(self.method), self.schedule, self.moment, level, progress, op, spared))
-        slot.warn = self.warn_once
-        self.slots.append(slot)
-        self.depths[name] = depth
-        return slot
-
-    def _shared(self, method: Method) -> Method:
-        return method if self.family.share is None else replace(method, share=self.family.share)
-
     # ------------------------------------------------------------------------------------------ before a call
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the slots."""
@@ -271,7 +195,7 @@ class PatchedModel:
         self.suited = suited
         self.guard = Guard(self.family, self.sites) if self.guarded else None
         for slot in self.slots:
-            slot.planner.method = self._shared(suited)
+            slot.planner.method = shared(suited, self.family)
 
     def _end_picture(self) -> None:
         self.clock.begin()
