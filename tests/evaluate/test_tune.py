@@ -57,7 +57,7 @@ def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
         "selector": {"pivoted", "random", "facility_location"},
     }.items():
         assert {getattr(one.method, name) for one in offered} == values
-    assert len(offered) * len(tune.RATIOS) <= 120, "each costs pictures"
+    assert len(tune.settings(20)) <= 140, "each costs pictures"
 
 
 @pytest.mark.parametrize(("steps", "starts"), [(1, 1), (2, 2), (4, 3), (20, 4)])
@@ -67,7 +67,16 @@ def test_what_comes_to_the_same_is_offered_once(steps: int, starts: int) -> None
     ours = [one for one in offered if one.name.startswith("ours") and one.method.ratio == 0.5]
     assert ours[0].schedule.start == 0
     assert len(ours) == starts
-    assert len({(one.method, tuple(one.schedule.dues(steps))) for one in offered}) == len(offered)
+    left_out = [tuple(one.schedule.reuses_at(step, steps) for step in range(steps)) for one in offered]
+    merged = [tuple(one.schedule.dues(steps)) for one in offered]
+    assert len(set(zip((one.method for one in offered), merged, left_out, strict=True))) == len(offered)
+
+
+def test_layers_may_be_left_out_at_some_steps() -> None:
+    """Alone and beside merging; one step leaves nothing to give again."""
+    left_out = [one for one in tune.settings(20) if one.schedule.reuse_every > 1]
+    assert {one.method.ratio for one in left_out} == {0.0, 0.25, 0.5}
+    assert not any(one.schedule.reuse_every > 1 for one in tune.settings(1))
 
 
 def test_coarse_levels_may_merge_more_where_there_are_some() -> None:

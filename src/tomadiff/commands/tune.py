@@ -35,7 +35,7 @@ def tune(
     out: Preset = Path("preset.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Try ratios, first merged steps and ways to merge; write the best within the budget as a preset, and a picture.
+    """Try ratios, first merged steps, ways to merge, and layers left out at some steps; write the best as a preset.
 
     \b
     tomadiff tune sdxl --flops 0.6

@@ -19,12 +19,14 @@ from torch.utils._pytree import tree_leaves
 
 from tomadiff.adapters.registry import family_of
 from tomadiff.evaluate import models
-from tomadiff.evaluate.count import count, count_kinds, due_at
+from tomadiff.evaluate.count import count, count_kinds, count_reused, due_at
 from tomadiff.evaluate.generate import Call, Question, Variant, arguments_of
 from tomadiff.methods.base import Method
 from tomadiff.schedule import Due, Schedule
 
 Shapes = tuple[tuple[int, ...], ...]
+
+_REUSING = Schedule(1, 1, reuse_every=2)
 
 
 class Makes(Protocol):
@@ -61,7 +63,13 @@ class Rehearsal:
         at_step = [self._ratios_at(step, _in_plain_torch(method), schedule) for step in range(self.steps)]
         steps = [self._step(place) for place in range(len(self.calls))]
         calls = zip(self.calls, steps, strict=True)
-        return float(sum(self._kinds(shapes, *at_step[step])[due[step]] for shapes, step in calls))
+        reused = [schedule.reuses_at(step, self.steps) for step in range(self.steps)]
+        return float(
+            sum(
+                self._reused(shapes, method) if reused[step] else self._kinds(shapes, *at_step[step])[due[step]]
+                for shapes, step in calls
+            )
+        )
 
     def _ratios_at(self, step: int, method: Method, schedule: Schedule) -> tuple[Method, Schedule]:
         """What merges how much at a step, and nothing of when: steps and schedules that agree share a count."""
@@ -76,6 +84,13 @@ class Rehearsal:
             merged = count_kinds(self.model, self.inputs[shapes], method, ratios)
             self._counted[key] = {**merged, Due.SKIP: self._unmerged[shapes]}
         return self._counted[key]
+
+    def _reused(self, shapes: Shapes, method: Method) -> int:
+        """Operations of a call whose ops give again what they gave last, however much they merge."""
+        key = shapes, replace(method, ratio=0.0), _REUSING
+        if key not in self._counted:
+            self._counted[key] = {Due.REUSE: count_reused(self.model, self.inputs[shapes], key[1])}
+        return self._counted[key][Due.REUSE]
 
     @cached_property
     def _counted(self) -> dict[tuple[Shapes, Method, Schedule], Mapping[Due, int]]:

@@ -26,6 +26,7 @@ from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, FIRST_STEPS, 0.2, 0.4)
+BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
 
 
@@ -61,7 +62,18 @@ def settings(steps: int, levels: int = 1) -> list[Candidate]:
         for name, method, schedule in ways(ratio, levels):
             one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
             distinct.setdefault((method, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
-    return list(distinct.values())
+    return [*distinct.values(), *reusing(steps)]
+
+
+def reusing(steps: int) -> Iterator[Candidate]:
+    """Layers left out at some steps, which give again what they gave last: alone, and on top of merging."""
+    seen = set[tuple[float, tuple[bool, ...]]]()
+    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
+        schedule = Schedule(1, 1, start=max(start, FIRST_STEPS), reuse_every=every, reuse_from=start)
+        left_out = tuple(schedule.reuses_at(step, steps) for step in range(steps))
+        if any(left_out) and (ratio, left_out) not in seen:
+            seen.add((ratio, left_out))
+            yield Candidate.of(f"reuse, every {every} from {start:.0%},", ToMA(ratio), schedule)
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
