@@ -22,6 +22,7 @@ from tomadiff.evaluate import models
 from tomadiff.evaluate.count import count, count_kinds, count_reused, due_at
 from tomadiff.evaluate.generate import Call, Question, Variant, arguments_of
 from tomadiff.methods.base import Method
+from tomadiff.patched import merges_nothing
 from tomadiff.schedule import Due, Schedule
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -79,6 +80,8 @@ class Rehearsal:
 
     def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
         """Operations by what is due."""
+        if merges_nothing(method, ratios):
+            return dict.fromkeys(Due, self._unmerged[shapes])
         key = shapes, method, ratios
         if key not in self._counted:
             merged = count_kinds(self.model, self.inputs[shapes], method, ratios)
