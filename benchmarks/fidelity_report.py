@@ -160,7 +160,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def missing(results: Results) -> str:
     """Sets of which something was not drawn, with how much of it is there."""
     wanted = (
-        ("paper", "caches")
+        ("paper", "reuse")
         if results.steps < FEW_STEPS
         else tuple(name for name in SETS if name not in (*LADDERS, *TUNING))
     )
