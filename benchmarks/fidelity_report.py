@@ -34,6 +34,7 @@ PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
 MODELS = ("sdxl", "flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
+MEANS = tuple(DIGITS)  # in every table of settings
 HOW = """The same prompts and seeds drawn with the unmerged model and with every setting, on the small trained pipelines
 that ship with the package. Distances are to the unmerged picture: PSNR, SSIM, and judge distance, which is 1 − cosine
 of emoji-judge's image features. "Operations" is the share of the unmerged picture's that was counted for a whole
@@ -65,7 +66,7 @@ def compared(results: Results) -> str:
     """Methods and destinations at equal ratio."""
     head = ["", "ratio", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs"]
     found = [
-        [TITLES[name], f"{ratio:g}", *_figures(own, ("psnr", "ssim", "judge"))]
+        [TITLES[name], f"{ratio:g}", *_figures(own, MEANS)]
         for ratio in RATIOS
         for name in TITLES
         if (own := results.get(f"{name} {ratio:.2f}"))
@@ -76,11 +77,11 @@ def compared(results: Results) -> str:
 def knobs(results: Results) -> str:
     """Every knob against the paper's settings."""
     base = results.get("paper 0.50")
-    head = ["", "operations", "PSNR, dB", "judge distance", "pairs", "MSE, of the paper's", "that is"]
+    head = ["", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of the paper's", "that is"]
     found = []
     for own in results.drawn_of("knobs"):
         ratio = None if base is None or own is base else own.over(base, "mse")
-        found.append([own.name, *_figures(own, ("psnr", "judge")), _interval(ratio), told(ratio)])
+        found.append([own.name, *_figures(own, MEANS), _interval(ratio), told(ratio)])
     return _table(head, found) if len(found) > 1 else ""
 
 
@@ -110,14 +111,15 @@ def must_hold(found: Sequence[Demand]) -> str:
 
 def caches(results: Results) -> str:
     """Caches against merging at no more operations than theirs; pairs against either alone at no fewer."""
-    head = ["", "operations", "PSNR, dB", "judge distance", "pairs", "MSE, of merging alone", "MSE, of the cache alone"]
+    head = ["", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of merging alone",
+            "MSE, of the cache alone"]  # fmt: skip
     found = []
     for own in results.drawn_of("caches"):
         if is_alone(own.name):
             rivals = (results.within(own.cost), None)
         else:
             rivals = (results.cheapest(results.names_of(OURS), own.cost), _alone_like(results, own))
-        found.append([own.name, *_figures(own, ("psnr", "judge")), *(_against(own, rival) for rival in rivals)])
+        found.append([own.name, *_figures(own, MEANS), *(_against(own, rival) for rival in rivals)])
     return _table(head, found)
 
 
