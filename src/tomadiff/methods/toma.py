@@ -151,7 +151,7 @@ class ToMA(Method):
                 f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
                 f"{name}={_KERNELS[place][name]!r} (ToMA() and ToMA.tile() have kernels for all they do)."
             )
-        if self._regresses and self.attention_regions not in (None, self.regions):
+        if self.unmerge == "regression" and not self._regresses:
             raise SettingError("There is no kernel for attention_regions with unmerge='regression'; leave them out.")
 
     @classmethod
