@@ -18,14 +18,14 @@ from tomadiff.methods.toma import FIRST_STEPS
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
 OURS = "ours"
-LEVELS = {"sdxl": 2, "flux": 1}  # grids that attention sees
+LEVELS = {"emoji-sdxl": 2, "emoji-flux": 1}  # grids that attention sees
 SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
 STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
-BESIDE_CACHES = {"sdxl": (0.25, 0.5), "flux": (0.5,)}  # ratios; at .25, Flux merges single blocks alone
+BESIDE_CACHES = {"emoji-sdxl": (0.25, 0.5), "emoji-flux": (0.5,)}  # ratios; at .25, Flux merges single blocks alone
 SAME_COST = 0.001  # shares of operations nearer than this are the same
 
 
@@ -138,7 +138,7 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield change(", tiles of 8", regions=Tiles(8))
     yield change(", stripes", regions=Stripes(16))
     yield change(", only attention", merge_cross_attention=False, merge_feed_forward=False)
-    if bench.model == "sdxl":  # Flux has one level, and no cross-attention
+    if bench.model == "emoji-sdxl":  # Flux has one level, and no cross-attention
         yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
         yield change(", only level 0", levels=(0,))
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
@@ -153,7 +153,7 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     for start in (0.0, 0.1, 0.2):
         yield own(start)
     yield own(change=", not carried", carry=False)
-    if bench.model == "flux":  # where text and image attend to each other
+    if bench.model == "emoji-flux":  # where text and image attend to each other
         yield own(change=", not cautious", cautious=False)
         yield own(change=", joint blocks not spared", skip=0)
         yield own(change=", first blocks skipped", skip=2)
@@ -244,7 +244,7 @@ def caches(bench: Bench) -> Iterator[Candidate]:
 
 def foreign_caches(bench: Bench) -> dict[str, Around]:
     """Those that work on the model, by name."""
-    if bench.model == "sdxl":
+    if bench.model == "emoji-sdxl":
         return {f"DeepCache every {interval}": DeepCache(interval) for interval in (2, 3, 5)}
     before = max(2, round(0.15 * bench.steps))  # two full steps at least, to extrapolate from
     return {

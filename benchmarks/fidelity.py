@@ -1,4 +1,6 @@
-"""How near merged pictures are to unmerged ones, at which cost: python -m benchmarks.fidelity sdxl knobs --pairs 24.
+"""How near merged pictures are to unmerged ones, at which cost.
+
+``python -m benchmarks.fidelity emoji-sdxl knobs --pairs 24``
 
 Draws the same prompts and seeds with the unmerged model and with every candidate of a set (see `candidates.py`) on an
 embedded, trained pipeline, and appends one line per picture to `results/fidelity-<model>.csv`. Operations are counted
@@ -36,7 +38,8 @@ RESULTS = Path(__file__).parent / "results"
 RUNS = "fidelity-runs.csv"
 PROMISED_PAIRS = 100  # what must hold is shown on; settings are chosen on others
 COUNTED = 8  # pictures whose operations are counted where they differ
-TOGETHER = {"sdxl": 4, "flux": 1}  # pictures of a batch; Flux shares destinations over a batch, so its are drawn alone
+# Pictures of a batch; Flux shares destinations over a batch, so its are drawn alone.
+TOGETHER = {"emoji-sdxl": 4, "emoji-flux": 1}
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Row:
 def trials_of(model: str, steps: int) -> Trials:
     """Trials on an embedded pipeline, judged by the network that was trained with it."""
     call = {**embedded.settings(model), "num_inference_steps": steps}
-    return Trials(embedded.load(model), call, Clip.open(str(embedded.folder("judge")), "cpu"))
+    return Trials(embedded.load(model), call, Clip.open(str(embedded.folder("emoji-judge")), "cpu"))
 
 
 def rows_of(
@@ -157,7 +160,7 @@ def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=[name for name in embedded.available() if name != "judge"])
+    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
     parser.add_argument("sets", nargs="+", choices=list(SETS))
     parser.add_argument("--pairs", type=int, default=24, help="prompts and seeds")
     parser.add_argument(

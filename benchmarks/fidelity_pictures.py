@@ -1,4 +1,4 @@
-"""A few prompts as every method draws them; ``python -m benchmarks.fidelity_pictures sdxl``.
+"""A few prompts as every method draws them; ``python -m benchmarks.fidelity_pictures emoji-sdxl``.
 
 Draws ``docs/images/fidelity-<model>.png``: the unmerged picture first, then merged ones with their PSNR against it.
 ToMeSD and ToFu merge at every op and level here, as ToMA does, so that equal ratios are equally hard.
@@ -63,7 +63,7 @@ def grid(model: str, count: int, steps: int) -> Image.Image:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=[name for name in embedded.available() if name != "judge"])
+    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

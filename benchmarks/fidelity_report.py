@@ -32,7 +32,7 @@ from tomadiff.evaluate.statistics import Interval
 ROOT = Path(__file__).parents[1]
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
-MODELS = ("sdxl", "flux")
+MODELS = ("emoji-sdxl", "emoji-flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
 MEANS = tuple(DIGITS)  # in every table of settings
 HOW = """The same prompts and seeds drawn with the unmerged model and with every setting, on the small trained pipelines
@@ -43,7 +43,7 @@ prompts); ratios of errors are ratios of means over the same prompts and seeds, 
 models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
 coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
 draws, `make results` writes this section."""
-CAPTION = """*The first prompts of the list as emoji-{0} draws them from seed 0, with their PSNR against the unmerged
+CAPTION = """*The first prompts of the list as {0} draws them from seed 0, with their PSNR against the unmerged
 picture. ToMA has our defaults; "paper" is the paper's, "random" the same with destinations drawn at random. ToMeSD and
 ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo merges keys and
 values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
@@ -187,12 +187,12 @@ def conditions(folder: Path, results: Results) -> str:
     counts = [len(own.pictures) for own in results.drawn.values()]
     counted = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
     pairs = f"{counted} pairs of prompt and seed per setting"
-    return ", ".join([f"emoji-{results.model}, {results.steps} steps", *told, pairs]) + "."
+    return ", ".join([f"{results.model}, {results.steps} steps", *told, pairs]) + "."
 
 
 def part(folder: Path, results: Results) -> Iterator[str]:
     """All about one model and number of steps."""
-    yield f"### emoji-{results.model}, {results.steps} steps"
+    yield f"### {results.model}, {results.steps} steps"
     yield conditions(folder, results)
     yield missing(results)
     tables = {
@@ -219,7 +219,7 @@ def tuned(folder: Path, results: Results) -> Iterator[str]:
     }
     if not any(tables.values()):
         return
-    yield f"### emoji-{results.model}, what settings were chosen by"
+    yield f"### {results.model}, what settings were chosen by"
     yield f"Other prompts and seeds than above. {conditions(folder, results)}"
     for title, table in tables.items():
         if table:
@@ -232,13 +232,13 @@ def section(folder: Path, models: Sequence[str] = MODELS) -> str:
     for model in models:
         found = Results.read(folder, model)
         if not found:
-            parts.append(f"emoji-{model}: nothing drawn yet (`python -m benchmarks.fidelity {model} …`).")
+            parts.append(f"{model}: nothing drawn yet (`python -m benchmarks.fidelity {model} …`).")
         parts += filter(None, chain.from_iterable(part(folder, results) for results in found))
         tuning = Results.read(folder, model, tuning=True)
         parts += chain.from_iterable(tuned(folder, results) for results in tuning)
         picture = IMAGES / f"fidelity-{model}.png"
         if picture.exists():
-            parts += [f"![Pictures of emoji-{model} by method and ratio](images/{picture.name})", CAPTION.format(model)]
+            parts += [f"![Pictures of {model} by method and ratio](images/{picture.name})", CAPTION.format(model)]
     return "\n\n".join(parts)
 
 
@@ -251,7 +251,7 @@ def main(given: Sequence[str] | None = None) -> None:
     put_in_section(wanted.page, "Pictures", section(wanted.results), BEGIN, END)
     for results in chain.from_iterable(Results.read(wanted.results, model) for model in MODELS):
         for demand in demands(results):
-            print(f"emoji-{results.model}, {results.steps} steps, {demand.text}: {demand.verdict}")
+            print(f"{results.model}, {results.steps} steps, {demand.text}: {demand.verdict}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ METHODS = {  # title: name, place of the colour, dashed
 
 def chart(results: Results, measure: str) -> Image.Image:
     """Operations against one distance."""
-    title = f"emoji-{results.model}, {results.steps} steps"
+    title = f"{results.model}, {results.steps} steps"
     lines = list(curves(results, measure))
     return line_chart(title, NOTES[measure], "operations left, %", lines, (620, 580), percent=False)
 

@@ -38,7 +38,7 @@ AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # ru
 LONG = (
     *(f"test_every_method_on_every_family_it_claims[{family}-" for family in ("sd15", "sdxl", "sd3", "wan")),
     *(f"test_a_count_is_what_drawing_takes[variant{number}-sdxl" for number in range(1, 9)),
-    "test_a_picture_is_128_square_and_depends_on_the_seed_alone[flux",
+    "test_a_picture_is_128_square_and_depends_on_the_seed_alone[emoji-flux",
     "test_quantised_weights[sdxl",
 )
 

@@ -203,11 +203,11 @@ def test_least_squares_plans_of_every_block_and_step_are_part_of_the_bill() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("sdxl" not in embedded.available(), reason="the weights of emoji-sdxl are not installed")
+@pytest.mark.skipif("emoji-sdxl" not in embedded.available(), reason="the weights of emoji-sdxl are not installed")
 def test_the_trained_pipeline_keeps_a_budget_too() -> None:
-    pipe = embedded.load("sdxl")
+    pipe = embedded.load("emoji-sdxl")
     pipe.set_progress_bar_config(disable=True)
-    call = {**embedded.settings("sdxl"), "num_inference_steps": 3, "output_type": "latent"}
+    call = {**embedded.settings("emoji-sdxl"), "num_inference_steps": 3, "output_type": "latent"}
     share, choice = spent(pipe, pipe.unet, lambda: pipe("a fox", **call), flops=0.8)
     assert share == pytest.approx(choice.share, rel=1e-9)
     assert 0.8 - NOTCH < share <= 0.8

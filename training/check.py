@@ -1,4 +1,4 @@
-"""Measure what the embedded models must hold, and print the figures: python -m training.check [sdxl flux]."""
+"""Measure what the embedded models must hold, and print it: python -m training.check [emoji-sdxl emoji-flux]."""
 
 import argparse
 import itertools
@@ -108,13 +108,13 @@ def draw_seconds(pipe: torch.nn.Module, settings: dict) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[name for name in embedded.available() if name != "judge"])
+    parser.add_argument("names", nargs="*", default=[name for name in embedded.available() if name != "emoji-judge"])
     parser.add_argument("--count", type=int, default=200, help="generated pictures per pipeline")
     parser.add_argument("--all", action="store_true", help="ask for all 48 objects, not only those learnt first")
     arguments = parser.parse_args()
     pairs = asked_pairs(arguments.count, NAMES if arguments.all else FIRST)
-    judge = embedded.load("judge")
-    figures = {"judge": check_judge(judge)}
+    judge = embedded.load("emoji-judge")
+    figures = {"emoji-judge": check_judge(judge)}
     for name in arguments.names:
         figures[name] = check_pipeline(name, judge, pairs)
     print(json.dumps(figures, indent=2))

@@ -1,4 +1,4 @@
-"""Write the averaged weights of a checkpoint into the package: python -m training.export sdxl flux judge.
+"""Write the averaged weights of a checkpoint into the package: python -m training.export emoji-sdxl emoji-flux.
 
 Works from a running or stopped stage too; what is committed is decided by looking and by training.check.
 """
@@ -14,13 +14,14 @@ from training import flux, judge, sdxl
 from training.paths import EMBEDDED, HERE, stage_dir
 from training.samples import save_grid
 
+STAGES = {"emoji-sdxl": "sdxl", "emoji-flux": "flux", "emoji-judge": "judge"}
 MODELS = {"sdxl": sdxl.TextToLatent, "flux": flux.TextToTokens, "judge": judge.build}
 
 
-def averaged(name: str) -> torch.nn.Module:
+def averaged(stage: str) -> torch.nn.Module:
     """The stage's model with the moving average of its weights, ready to draw."""
-    state = torch.load(stage_dir(name) / "checkpoint.pt", weights_only=True, mmap=True)
-    model = MODELS[name]()
+    state = torch.load(stage_dir(stage) / "checkpoint.pt", weights_only=True, mmap=True)
+    model = MODELS[stage]()
     model.load_state_dict(state["model"] | state["average"])
     return model.eval()
 
@@ -32,8 +33,8 @@ def export_judge(folder: Path) -> None:
 
 def export_pipeline(name: str, folder: Path) -> None:
     """The diffusers folder in half precision, and what to call the pipeline with."""
-    module = {"sdxl": sdxl, "flux": flux}[name]
-    module.save(averaged(name), folder)
+    module = {"emoji-sdxl": sdxl, "emoji-flux": flux}[name]
+    module.save(averaged(STAGES[name]), folder)
     (folder / "settings.json").write_text(json.dumps(module.SETTINGS, indent=2) + "\n")
 
 
@@ -42,7 +43,7 @@ def export_grid(name: str) -> None:
     from tomadiff import embedded
 
     (HERE / "samples").mkdir(exist_ok=True)
-    save_grid(embedded.load(name), embedded.settings(name), HERE / "samples" / f"emoji-{name}.png")
+    save_grid(embedded.load(name), embedded.settings(name), HERE / "samples" / f"{name}.png")
 
 
 def clean_configs(folder: Path) -> None:
@@ -56,26 +57,26 @@ def clean_configs(folder: Path) -> None:
 
 
 def export(name: str) -> None:
-    folder = EMBEDDED / f"emoji-{name}"
+    folder = EMBEDDED / name
     shutil.rmtree(folder, ignore_errors=True)
-    if name == "judge":
+    if name == "emoji-judge":
         export_judge(folder)
     else:
         export_pipeline(name, folder)
     clean_configs(folder)
-    shutil.copy(HERE / "cards" / f"emoji-{name}.md", folder / "README.md")
+    shutil.copy(HERE / "cards" / f"{name}.md", folder / "README.md")
     files = [path for path in folder.rglob("*") if path.is_file()]
     for path in files:
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     size = sum(path.stat().st_size for path in files) / 1e6
-    print(f"emoji-{name}: {size:.1f} MB in {folder}")
-    if name != "judge":
+    print(f"{name}: {size:.1f} MB in {folder}")
+    if name != "emoji-judge":
         export_grid(name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=list(MODELS))
+    parser.add_argument("names", nargs="+", choices=list(STAGES))
     for name in parser.parse_args().names:
         export(name)
 

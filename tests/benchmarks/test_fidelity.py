@@ -33,12 +33,12 @@ def cost(candidate: Candidate) -> float:
     return 1 - (1 - start) * (0.4 * candidate.method.ratio - 0.01)
 
 
-def bench(model: str = "sdxl", steps: int = 20) -> Bench:
+def bench(model: str = "emoji-sdxl", steps: int = 20) -> Bench:
     return Bench(model, steps, cost)
 
 
 # ---------------------------------------------------------------------------------------------- candidates
-@pytest.mark.parametrize("model", ["sdxl", "flux"])
+@pytest.mark.parametrize("model", ["emoji-sdxl", "emoji-flux"])
 @pytest.mark.parametrize("steps", [4, 20])
 def test_a_name_means_the_same_settings_in_every_set(model: str, steps: int) -> None:
     found: dict[str, str] = {}
@@ -73,10 +73,10 @@ def test_a_setting_that_is_new_and_off_leaves_candidates_as_they_were() -> None:
 
 def test_ours_spends_a_budget_and_no_more() -> None:
     for budget in (0.95, 0.9, 0.8, 0.7, 0.66):
-        own = within(budget, cost, "flux")
+        own = within(budget, cost, "emoji-flux")
         assert own is not None
         assert budget - 0.05 < cost(own) <= budget + SAME_COST
-    assert within(0.5, cost, "flux") is None
+    assert within(0.5, cost, "emoji-flux") is None
 
 
 def test_ours_meets_everyone_at_their_cost() -> None:
@@ -167,40 +167,40 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 def test_a_stopped_run_goes_on_where_it_was(trials: Counting, tmp_path: Path) -> None:
-    fidelity.run("sdxl", ["paper"], 2, 20, tmp_path)
-    first = read(path_of(tmp_path, "sdxl"))
+    fidelity.run("emoji-sdxl", ["paper"], 2, 20, tmp_path)
+    first = read(path_of(tmp_path, "emoji-sdxl"))
     assert len(first) == 2 * len(RATIOS)
     trials.asked.clear()
-    fidelity.run("sdxl", ["paper"], 2, 20, tmp_path)
+    fidelity.run("emoji-sdxl", ["paper"], 2, 20, tmp_path)
     assert not trials.asked
-    fidelity.run("sdxl", ["paper"], 5, 20, tmp_path)
-    rows = read(path_of(tmp_path, "sdxl"))
+    fidelity.run("emoji-sdxl", ["paper"], 5, 20, tmp_path)
+    rows = read(path_of(tmp_path, "emoji-sdxl"))
     assert rows[: len(first)] == first
     assert len(rows) == 5 * len(RATIOS)
-    assert len(done(path_of(tmp_path, "sdxl"))) == len(rows), "nothing is written twice"
+    assert len(done(path_of(tmp_path, "emoji-sdxl"))) == len(rows), "nothing is written twice"
     assert [run["pairs"] for run in read(tmp_path / fidelity.RUNS)] == ["2", "2", "5"]
 
 
 def test_changed_settings_are_drawn_again(trials: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fidelity.run("sdxl", ["paper"], 1, 20, tmp_path)
+    fidelity.run("emoji-sdxl", ["paper"], 1, 20, tmp_path)
     monkeypatch.setattr(ToMA, "paper", classmethod(lambda cls, ratio=0.5: cls(ratio, selector="facility_location")))
-    fidelity.run("sdxl", ["paper"], 1, 20, tmp_path)
-    (results,) = Results.read(tmp_path, "sdxl")
+    fidelity.run("emoji-sdxl", ["paper"], 1, 20, tmp_path)
+    (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert results.outdated == 3
     assert len(results.drawn["paper 0.50"].pictures) == 1
 
 
 def test_settings_are_chosen_by_other_pictures(trials: Counting, tmp_path: Path) -> None:
-    fidelity.run("sdxl", ["windows"], 2, 20, tmp_path)
-    chosen = {(row["prompt"], int(row["seed"])) for row in read(path_of(tmp_path, "sdxl", tuning=True))}
+    fidelity.run("emoji-sdxl", ["windows"], 2, 20, tmp_path)
+    chosen = {(row["prompt"], int(row["seed"])) for row in read(path_of(tmp_path, "emoji-sdxl", tuning=True))}
     assert len(chosen) == 2
     assert chosen.isdisjoint((prompt.text, seed) for prompt, seed in pairs_of(PROMISED_PAIRS))
     with pytest.raises(SystemExit):
-        fidelity.main(["sdxl", "knobs", "paper", "--results", str(tmp_path)])
+        fidelity.main(["emoji-sdxl", "knobs", "paper", "--results", str(tmp_path)])
 
 
 def test_the_grid_has_a_column_for_each_method(trials: Counting, tmp_path: Path) -> None:
-    picture = fidelity_pictures.grid("sdxl", 2, 20)
+    picture = fidelity_pictures.grid("emoji-sdxl", 2, 20)
     assert len(trials.asked) == 2 * len(fidelity_pictures.columns())
     assert list(fidelity_pictures.columns())[:4] == ["unmerged", "ToMA .25", "ToMA .5", "ToMA .75"]
     assert picture.width > 8 * 200
@@ -217,16 +217,16 @@ def made_up(folder: Path, pairs: int = 100, steps: int = 20, sets: Sequence[str]
         scale = {"ours": 30, "paper": 100}.get(first, 200) * worse.get(first, 1.0)
         error = scale * (1 - cost(one) + 0.05) * hardness
         rows = [
-            Row("sdxl", steps, name, digest(one), prompt.text, seed, round(cost(one), 4), float(e), 30 - e / 10, 0.9,
-                float(e) / 1000)
+            Row("emoji-sdxl", steps, name, digest(one), prompt.text, seed, round(cost(one), 4), float(e), 30 - e / 10,
+                0.9, float(e) / 1000)
             for (prompt, seed), e in zip(pairs_of(pairs, PROMISED_PAIRS * tuning), error.tolist(), strict=True)
         ]  # fmt: skip
-        append(path_of(folder, "sdxl", tuning), rows)
+        append(path_of(folder, "emoji-sdxl", tuning), rows)
 
 
 def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
     made_up(tmp_path)
-    (results,) = Results.read(tmp_path, "sdxl")
+    (results,) = Results.read(tmp_path, "emoji-sdxl")
     found = list(demands(results))
     assert len(found) == 3 + 1 + 13
     assert [one.verdict for one in found] == ["held"] * len(found), [(one.text, one.verdict) for one in found]
@@ -238,7 +238,7 @@ def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
 
 def test_what_is_missed_is_told(tmp_path: Path) -> None:
     made_up(tmp_path, ours=2.0)
-    (results,) = Results.read(tmp_path, "sdxl")
+    (results,) = Results.read(tmp_path, "emoji-sdxl")
     verdicts = {one.text: one.verdict for one in demands(results)}
     assert verdicts["the paper's cost at 0.5"] == "**missed**"
     assert "**missed**" in fidelity_report.section(tmp_path)
@@ -254,7 +254,7 @@ def test_nearer_at_more_operations_is_missed_too() -> None:
 
 def test_few_pairs_say_little(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=5)
-    (results,) = Results.read(tmp_path, "sdxl")
+    (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert all("5 pairs so far" in one.verdict for one in demands(results))
     base = results.drawn["paper 0.50"]
     assert told(results.drawn["paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
@@ -262,7 +262,7 @@ def test_few_pairs_say_little(tmp_path: Path) -> None:
 
 def test_few_steps_have_a_bound_of_their_own(tmp_path: Path) -> None:
     made_up(tmp_path, steps=4, sets=("paper", "ours", "caches"))
-    (results,) = Results.read(tmp_path, "sdxl")
+    (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert [one.most for one in demands(results)] == [0.6] * 3
 
 

@@ -26,7 +26,7 @@ from tomadiff.evaluate import models
 from tomadiff.patched import MARK
 
 pytest.importorskip("gradio", reason="gradio is not installed")
-if "sdxl" not in embedded.available():
+if "emoji-sdxl" not in embedded.available():
     pytest.skip("the weights of emoji-sdxl are not trained yet", allow_module_level=True)
 
 from tomadiff.web.asked import Picture
@@ -41,7 +41,7 @@ SCREENSHOT = os.environ.get("TOMADIFF_SCREENSHOT")
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return Model("sdxl", models.load("sdxl", "cpu"))
+    return Model("emoji-sdxl", models.load("emoji-sdxl", "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, studi
         started(visit, seed=102)
         assert model.lock.locked()
     assert idle(model)
-    assert studio._unmerged.get(Picture("sdxl", "a tiger", 102, 200, 64, 64)) is None  # not even that was finished
+    assert studio._unmerged.get(Picture("emoji-sdxl", "a tiger", 102, 200, 64, 64)) is None  # nor was that finished
     assert np.array_equal(unpatched(model), before)
 
 

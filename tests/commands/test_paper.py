@@ -70,14 +70,14 @@ def test_embedded_weights_that_are_missing_are_told(tmp_path: Path, monkeypatch:
     result = invoke(tmp_path / "out", "--tables", "2,10", *SMALL)
     assert result.exit_code == 0, result.output
     assert "weights of emoji-sdxl are not in" in " ".join(result.stdout.split())
-    assert "Table 10: diffusion transformers (flux)" in result.stdout
+    assert "Table 10: diffusion transformers (emoji-flux)" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
         (["--tables", "12"], 2, "tables='12' is not possible"),
-        (["--arch", "sdxl", "--model", "sdxl"], 2, "not both"),
+        (["--arch", "sdxl", "--model", "emoji-sdxl"], 2, "not both"),
         (["--arch", "sd9", "--tables", "1"], 2, "choose one of"),
         (["--model", "no-such-model"], 1, "There is no model 'no-such-model'"),
         (["--prompts-from", "/no/such/file.txt"], 1, "there is no such file"),

@@ -7,7 +7,7 @@ import torch
 from tomadiff import embedded
 from tomadiff.errors import SettingError
 
-PIPELINES = ("sdxl", "flux")
+PIPELINES = ("emoji-sdxl", "emoji-flux")
 PROMPT = "a fox on a blue background"
 
 
@@ -30,15 +30,24 @@ def drawing(request):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(SettingError, match="sdxl"):
+    with pytest.raises(SettingError, match="emoji-sdxl"):
         embedded.load("sd15")
+
+
+@pytest.mark.parametrize(("name", "real"), [("sdxl", "For SDXL itself"), ("flux", "For Flux.1 itself"), ("judge", "")])
+@pytest.mark.parametrize("use", [embedded.folder, embedded.settings, embedded.load])
+def test_names_of_real_models_are_not_taken_for_embedded_ones(use, name, real):
+    with pytest.raises(
+        SettingError, match=rf"'{name}' is not an embedded model; did you mean 'emoji-{name}'\?.*{real}"
+    ):
+        use(name)
 
 
 def test_missing_weights_say_how_to_make_them(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "__file__", str(tmp_path / "__init__.py"))
     assert embedded.available() == ()
     with pytest.raises(embedded.MissingWeightsError, match="make train"):
-        embedded.load("sdxl")
+        embedded.load("emoji-sdxl")
 
 
 def test_a_picture_is_128_square_and_depends_on_the_seed_alone(drawing):
@@ -51,26 +60,26 @@ def test_a_picture_is_128_square_and_depends_on_the_seed_alone(drawing):
 
 
 def test_attention_sees_at_least_1024_tokens():
-    skip_unless_present("sdxl")
-    pipe = embedded.load("sdxl")
+    skip_unless_present("emoji-sdxl")
+    pipe = embedded.load("emoji-sdxl")
     seen = []
     for name, module in pipe.unet.named_modules():
         if name.endswith("attn1"):
             module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    pipe(PROMPT, **embedded.settings("sdxl") | dict(num_inference_steps=1))
+    pipe(PROMPT, **embedded.settings("emoji-sdxl") | dict(num_inference_steps=1))
     assert max(seen) >= 1024
 
 
 def test_words_outside_the_vocabulary_do_not_crash():
-    skip_unless_present("sdxl")
-    pipe = embedded.load("sdxl")
-    settings = embedded.settings("sdxl") | dict(num_inference_steps=1, output_type="np")
+    skip_unless_present("emoji-sdxl")
+    pipe = embedded.load("emoji-sdxl")
+    settings = embedded.settings("emoji-sdxl") | dict(num_inference_steps=1, output_type="np")
     assert pipe("Ein Zebra 🦓 auf grünem Grund, très joli!", **settings).images.shape == (1, 128, 128, 3)
 
 
 def test_the_judge_tells_blue_from_red():
-    skip_unless_present("judge")
-    judge, process = embedded.load("judge"), embedded.load_judge_processor()
+    skip_unless_present("emoji-judge")
+    judge, process = embedded.load("emoji-judge"), embedded.load_judge_processor()
     plain = np.zeros((128, 128, 3), dtype=np.uint8)
     plain[..., 2] = 220
     captions = ["a fox on a blue background", "a fox on a red background"]

@@ -79,6 +79,8 @@ def test_a_pickle_next_to_safetensors_does_no_harm(tmp_path: Path) -> None:
     [
         ("no-such-model", "There is no model 'no-such-model'"),
         ("./no/such/folder", "no such folder"),
+        ("sdxl", "did you mean 'emoji-sdxl'\\? For SDXL itself load the pipeline with diffusers"),
+        ("flux", "did you mean 'emoji-flux'\\?"),
         ("owner/never-downloaded", "HF_HUB_OFFLINE forbids"),
     ],
 )
@@ -111,7 +113,7 @@ def test_a_broken_folder_is_one_line(tmp_path: Path) -> None:
 def test_embedded_models_without_weights_say_how_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(TomaError, match="make train"):
-        models.load("sdxl")
+        models.load("emoji-sdxl")
 
 
 # ---------------------------------------------------------------------------------------------- device and dtype

@@ -24,14 +24,14 @@ PAIRS = [(prompt, 0) for prompt in emoji_prompts()[:2]]
 
 @pytest.fixture(scope="module")
 def pipe() -> Any:
-    if "sdxl" not in embedded.available():
+    if "emoji-sdxl" not in embedded.available():
         pytest.skip("the weights of emoji-sdxl are not part of this checkout")
-    return embedded.load("sdxl")
+    return embedded.load("emoji-sdxl")
 
 
 @pytest.fixture(scope="module")
 def call() -> dict[str, Any]:
-    return {**embedded.settings("sdxl"), "num_inference_steps": 4}
+    return {**embedded.settings("emoji-sdxl"), "num_inference_steps": 4}
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,9 @@ def found(name: str, cost: float, error: float) -> tune.Finding:
 def test_the_front_leaves_out_what_costs_more_and_is_no_nearer() -> None:
     tried = [found("a, from 0%", 0.7, 50), found("a, from 5%", 0.6, 60), found("b, from 0%", 0.65, 70)]
     assert [one.cost for one in tune.front(tried)] == [0.6, 0.7]
-    picture = tune.chart(tried, "sdxl")
+    picture = tune.chart(tried, "emoji-sdxl")
     assert len(picture.getcolors(1 << 20) or []) > 10
-    assert tune.chart(tried[:1], "sdxl").size == picture.size, "one setting is a picture too"
+    assert tune.chart(tried[:1], "emoji-sdxl").size == picture.size, "one setting is a picture too"
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0])
@@ -132,7 +132,7 @@ def test_the_nearest_wins_and_can_be_kept(
     found = tune.search(pipe, call, PAIRS, 0.95)
     assert [one.error for one in found] == sorted(one.error for one in found)
     assert found[0].candidate.name.endswith("from 50% 0.50"), "least merged, nearest"
-    preset = tune.preset_of(found[0], "sdxl", 0.95, 4)
+    preset = tune.preset_of(found[0], "emoji-sdxl", 0.95, 4)
     preset.save(tmp_path / "mine.json")
     assert Preset.load(tmp_path / "mine.json") == preset
     assert "dB" in preset.why

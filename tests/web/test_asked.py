@@ -9,14 +9,14 @@ from tomadiff.web.asked import FIELDS, Asked, Canvas, Picture, read
 
 CANVAS = Canvas(128, 128)
 GOOD: dict[str, Any] = {
-    "model": "sdxl", "prompt": " a fox ", "method": "toma", "ratio": 0.5, "width": 128, "height": 64.0, "steps": 20.0,
-    "seed": 7,
+    "model": "emoji-sdxl", "prompt": " a fox ", "method": "toma", "ratio": 0.5, "width": 128, "height": 64.0,
+    "steps": 20.0, "seed": 7,
 }  # fmt: skip
 
 
 def test_good_values_become_a_question() -> None:
     asked = read(GOOD, CANVAS)
-    assert asked == Asked(Picture("sdxl", "a fox", 7, 20, 128, 64), Variant("toma", 0.5))
+    assert asked == Asked(Picture("emoji-sdxl", "a fox", 7, 20, 128, 64), Variant("toma", 0.5))
     assert isinstance(asked, Asked)
     assert isinstance(asked.picture.steps, int)  # browsers send 20.0, and pipelines refuse it
 

@@ -23,7 +23,7 @@ def test_equal_pictures_are_equal_and_others_are_not() -> None:
     assert "<dd>equal</dd>" not in cards(1, 1, other)
 
 
-@pytest.mark.skipif("judge" not in embedded.available(), reason="emoji-judge is not trained yet")
+@pytest.mark.skipif("emoji-judge" not in embedded.available(), reason="emoji-judge is not trained yet")
 def test_a_network_adds_its_distance() -> None:
     judge = openers(["judge"])["judge"]()
     assert apart(picture(7), picture(7), {"judge": judge})["judge"] == pytest.approx(0, abs=1e-6)
@@ -39,7 +39,7 @@ def test_cards_tell_times_speed_up_and_where_the_unmerged_picture_is_from() -> N
 
 def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(embedded, "available", lambda: ("sdxl",))
+    monkeypatch.setattr(embedded, "available", lambda: ("emoji-sdxl",))
     assert at_hand() == ()
     folder = tmp_path / f"models--{SOURCES['dino'].replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
@@ -49,5 +49,5 @@ def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeyp
         (folder / "snapshots" / "abc" / name).touch()
     assert at_hand() == ()  # a download that was cut short
     (folder / "snapshots" / "abc" / "model.safetensors").touch()
-    monkeypatch.setattr(embedded, "available", lambda: ("sdxl", "judge"))
+    monkeypatch.setattr(embedded, "available", lambda: ("emoji-sdxl", "emoji-judge"))
     assert at_hand() == ("judge", "dino")

@@ -21,7 +21,7 @@ def test_only_what_differs_is_written() -> None:
 
 
 def test_an_ordinary_schedule_goes_without_saying() -> None:
-    source = origin("sdxl", ON_CPU, embedded=True)
+    source = origin("emoji-sdxl", ON_CPU, embedded=True)
     plain, rare = (three_lines(source, *named(name, 0.5), "a fox", 0, {}) for name in ("toma", "toma-every-1"))
     assert "schedule" not in plain
     assert "schedule=tomadiff.Schedule(destinations_every=1, weights_every=1)" in rare

@@ -158,10 +158,10 @@ def test_the_canvas_is_what_the_pipeline_was_made_for(family: str) -> None:
     assert canvas.wrong(canvas.width + 1, canvas.height) is not None
 
 
-@pytest.mark.skipif("sdxl" not in embedded.available(), reason="the weights of emoji-sdxl are not trained yet")
+@pytest.mark.skipif("emoji-sdxl" not in embedded.available(), reason="the weights of emoji-sdxl are not trained yet")
 def test_three_lines_of_python_draw_the_very_picture_of_the_page() -> None:
-    model = Model("sdxl", models.load("sdxl", "cpu"))
-    asked = Asked(Picture("sdxl", "a fox on a blue background", 5, 2, 64, 96), Variant("toma-stripe", 0.5))
+    model = Model("emoji-sdxl", models.load("emoji-sdxl", "cpu"))
+    asked = Asked(Picture("emoji-sdxl", "a fox on a blue background", 5, 2, 64, 96), Variant("toma-stripe", 0.5))
     shown = Studio([model]).compare(asked).after.image
     namespace: dict[str, Any] = {}
     exec(model.python(asked), namespace)

@@ -25,8 +25,9 @@ RANDOM = "Its weights are random: times and counts are those of the real model, 
 
 def bench(
     model: Annotated[
-        str, typer.Option("--model", "-m", help="sdxl or flux (embedded), a folder saved by diffusers, or a hub id.")
-    ] = "sdxl",
+        str,
+        typer.Option("--model", "-m", help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id."),
+    ] = "emoji-sdxl",
     arch: Annotated[
         str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights; one step.")
     ] = None,

@@ -32,7 +32,9 @@ PROMPTS = (
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")] = Path("demo"),
-    model: Annotated[str, typer.Option("--model", "-m", help="sdxl or flux: which embedded pipeline draws.")] = "sdxl",
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="emoji-sdxl or emoji-flux: which embedded pipeline draws.")
+    ] = "emoji-sdxl",
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", help="What to draw; default: four emoji.")
     ] = None,
@@ -43,7 +45,7 @@ def demo(
 
     \b
     tomadiff demo
-    tomadiff demo --model flux --out flux-demo
+    tomadiff demo --model emoji-flux --out flux-demo
     tomadiff demo --prompt "a panda on a red background" --seed 3
 
     Writes a grid of the pictures, a map of what merged, and a page with sliders.
@@ -53,10 +55,10 @@ def demo(
     torch.set_num_threads(1)  # small products: threads gain little, and lose much on a busy machine
     console = Console(soft_wrap=True)
     try:
-        with console.status(f"Loading emoji-{model} …"):
+        with console.status(f"Loading {model} …"):
             pipe = models.load(model, "cpu")
     except MissingWeightsError:
-        console.print(f"The weights of emoji-{model} are not in this installation, so a painted landscape stands in.")
+        console.print(f"The weights of {model} are not in this installation, so a painted landscape stands in.")
         _landscape(out, console)
         return
     _pipeline(pipe, model, out, tuple(prompt or PROMPTS), seed, steps, console)

@@ -46,11 +46,11 @@ def evaluate(
     """Draw prompts with and without merging, and measure how far the pictures are apart and how long they took.
 
     \b
-    tomadiff eval -m sdxl
-    tomadiff eval -m sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
+    tomadiff eval -m emoji-sdxl
+    tomadiff eval -m emoji-sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
     tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
     tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
-    accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m sdxl
+    accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m emoji-sdxl
 
     A run may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart

@@ -45,9 +45,9 @@ def generate(
     """Draw pictures with any diffusers pipeline, and write into each how to draw it again.
 
     \b
-    tomadiff generate -m sdxl -p "a fox on a blue background"
-    tomadiff generate -m sdxl -p "a fox on a blue background" --ratio 0.75 --compare
-    tomadiff generate -m sdxl -p "a fox on a blue background" --flops 0.7
+    tomadiff generate -m emoji-sdxl -p "a fox on a blue background"
+    tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --ratio 0.75 --compare
+    tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --flops 0.7
     tomadiff generate -m ./my-pipeline -p "a lighthouse" --method tomesd --seeds 4 --batch 4
     tomadiff generate -m owner/name -p "a lighthouse" --size 1024 --steps 30 --out lighthouse
 

@@ -18,13 +18,13 @@ from tomadiff.errors import SettingError
 if TYPE_CHECKING:
     from tomadiff.evaluate.inspection import Inspection
 
-MODEL, PROMPT, METHOD = "sdxl", "a fox on a blue background", "toma"
+MODEL, PROMPT, METHOD = "emoji-sdxl", "a fox on a blue background", "toma"
 
 
 def inspect(
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: sdxl, embedded."),
+        typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: emoji-sdxl."),
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to draw; default: {PROMPT}.")] = None,
     method: Annotated[

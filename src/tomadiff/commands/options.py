@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help="sdxl or flux (embedded), a folder saved by diffusers, or a hub id owner/name."),
+    typer.Option(
+        "--model",
+        "-m",
+        help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id owner/name.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps; default: the model's own.")]

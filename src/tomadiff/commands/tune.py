@@ -23,7 +23,7 @@ Preset = Annotated[Path, typer.Option("--out", "-o", help="Where the preset goes
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="sdxl or flux (embedded), a folder saved by diffusers, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")],
     flops: Flops = 0.6,
     prompts: options.PromptFile = None,
     pictures: Pictures = 8,
@@ -38,7 +38,7 @@ def tune(
     """Try ratios, first merged steps, ways to merge, and layers left out at some steps; write the best as a preset.
 
     \b
-    tomadiff tune sdxl --flops 0.6
+    tomadiff tune emoji-sdxl --flops 0.6
     tomadiff tune ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
 
     Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: operations against distance.

@@ -11,10 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tomadiff.errors import TomaError, require_choice
+from tomadiff.errors import SettingError, TomaError, require_choice
 from tomadiff.memory import keep_memory
 
-NAMES = ("sdxl", "flux", "judge")
+NAMES = ("emoji-sdxl", "emoji-flux", "emoji-judge")
+_STAND_FOR = {"sdxl": "SDXL", "flux": "Flux.1"}  # real models, which the embedded ones resemble
 
 
 class MissingWeightsError(TomaError, FileNotFoundError):
@@ -22,37 +23,45 @@ class MissingWeightsError(TomaError, FileNotFoundError):
 
 
 def folder(name: str) -> Path:
-    """Where the files of `name` ("sdxl", "flux" or "judge") lie; raises if they are not part of this installation."""
+    """Where the files of `name` (one of `NAMES`) lie; raises if they are not part of this installation."""
+    if f"emoji-{name}" in NAMES:
+        raise SettingError(not_embedded(name))
     require_choice("name", name, NAMES)
-    path = Path(__file__).parent / f"emoji-{name}"
+    path = Path(__file__).parent / name
     if not any(path.rglob("*.safetensors")):
         raise MissingWeightsError(
-            f"The weights of emoji-{name} are not in {path}; there: {available() or 'none'}; `make train` makes them."
+            f"The weights of {name} are not in {path}; there: {available() or 'none'}; `make train` makes them."
         )
     return path
+
+
+def not_embedded(name: str) -> str:
+    """What to tell someone who gives the name of a real model, or of emoji-judge without "emoji-"."""
+    real = f" For {_STAND_FOR[name]} itself load the pipeline with diffusers." if name in _STAND_FOR else ""
+    return f"{name!r} is not an embedded model; did you mean 'emoji-{name}'?{real}"
 
 
 def available() -> tuple[str, ...]:
     """The embedded models whose weights are part of this installation."""
     present = Path(__file__).parent
-    return tuple(name for name in NAMES if any((present / f"emoji-{name}").rglob("*.safetensors")))
+    return tuple(name for name in NAMES if any((present / name).rglob("*.safetensors")))
 
 
 def settings(name: str) -> dict[str, Any]:
-    """What to call a pipeline with: size, steps, guidance.  `load("sdxl")(prompt, **settings("sdxl"))`."""
+    """What to call a pipeline with: size, steps, guidance.  `load("emoji-sdxl")(prompt, **settings("emoji-sdxl"))`."""
     stored: dict[str, Any] = json.loads((folder(name) / "settings.json").read_text())
     return stored
 
 
 def load(name: str, dtype: Any = None) -> Any:
-    """A ready pipeline ("sdxl", "flux"), or emoji-judge ("judge", a `CLIPModel`), on the CPU and offline.
+    """A ready pipeline (emoji-sdxl, emoji-flux) or a `CLIPModel` (emoji-judge), on the CPU and offline.
 
     The weights are stored in half precision and loaded as `dtype`, float32 unless told. The process keeps the memory
     it frees from then on (see :mod:`tomadiff.memory`): pictures are drawn up to a quarter faster so.
     """
     path = folder(name)
     keep_memory()
-    return _load_judge(path, dtype) if name == "judge" else _load_pipeline(path, dtype)
+    return _load_judge(path, dtype) if name == "emoji-judge" else _load_pipeline(path, dtype)
 
 
 def _load_pipeline(path: Path, dtype: Any) -> Any:
@@ -77,4 +86,4 @@ def load_judge_processor() -> Any:
     """The judge's `CLIPProcessor`: pictures and captions to its inputs."""
     from transformers import CLIPProcessor
 
-    return CLIPProcessor.from_pretrained(folder("judge"), local_files_only=True)
+    return CLIPProcessor.from_pretrained(folder("emoji-judge"), local_files_only=True)

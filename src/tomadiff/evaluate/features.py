@@ -125,7 +125,7 @@ def at_hand() -> tuple[str, ...]:
         for name in ("clip", "dino")
         if all(isinstance(try_to_load_from_cache(SOURCES[name], file), str) for file in needed)
     )
-    return (*(name for name in ("judge",) if name in embedded.available()), *cached)
+    return (*(("judge",) if "emoji-judge" in embedded.available() else ()), *cached)
 
 
 def _open(name: str, source: str, device: str) -> AnyNetwork:
@@ -177,7 +177,7 @@ class Clip:
     def open_judge(cls, source: str = "", device: str = "cpu") -> Clip:
         """The small judge that ships with the package; ``source`` is its name and changes nothing."""
         del source
-        return cls(embedded.load("judge"), embedded.load_judge_processor(), device)
+        return cls(embedded.load("emoji-judge"), embedded.load_judge_processor(), device)
 
     def images(self, pictures: Sequence[Image.Image]) -> Tensor:
         """Projected features ``(N, D)``."""

@@ -16,7 +16,7 @@ import torch
 from tomadiff import embedded
 from tomadiff.errors import TomaError, require_choice
 
-EMBEDDED = ("sdxl", "flux")
+EMBEDDED = ("emoji-sdxl", "emoji-flux")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _DENOISERS = ("transformer", "unet")
@@ -35,7 +35,7 @@ def load(
     """A pipeline that is ready to draw.
 
     Args:
-        model: ``"sdxl"`` or ``"flux"`` (embedded), a folder saved by diffusers, or a hub id such as ``"owner/name"``.
+        model: ``"emoji-sdxl"``, ``"emoji-flux"``, a folder saved by diffusers, or a hub id such as ``"owner/name"``.
         device: ``None`` takes the GPU if there is one.
         dtype: ``None`` takes half precision on a GPU (bfloat16 for transformers, which overflow in float16) and
             float32 on the CPU.
@@ -161,6 +161,8 @@ def require_model(name: str, allow_pickle: bool = False) -> None:
         _require_pipeline(path, allow_pickle)
     elif path.is_file():
         raise ModelError(f"{name} is a single file; give a folder saved with pipe.save_pretrained, or a hub id.")
+    elif f"emoji-{name}" in EMBEDDED:
+        raise ModelError(embedded.not_embedded(name))
     elif name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(
             f"There is no model {name!r}: no such folder, not embedded ({', '.join(EMBEDDED)}), and not a hub id "

@@ -35,7 +35,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def heading_of(outcome: Outcome) -> str:
-    """``Table 2: how destinations are chosen (sdxl)``."""
+    """``Table 2: how destinations are chosen (emoji-sdxl)``."""
     return f"Table {outcome.table}: {outcome.title} ({outcome.model})"
 
 

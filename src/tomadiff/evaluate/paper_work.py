@@ -35,7 +35,7 @@ from tomadiff.evaluate.stamp import stamp
 from tomadiff.evaluate.trade_off import trade_off
 from tomadiff.evaluate.workloads import Workload, architecture_steps, dtype_of
 
-KINDS = {"sdxl": "unet", "flux": "transformer"}
+KINDS = {"emoji-sdxl": "unet", "emoji-flux": "transformer"}
 """The embedded pipelines, and the kind of model each stands for."""
 
 UNETS = ("sdxl", "sd15")  # of the architectures

@@ -105,9 +105,10 @@ class Run:
         before, now = self.config, json.loads(json.dumps(dict(config)))
         different = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         if different:
+            was = {name: f" was {before[name]!r}" for name in different if isinstance(before.get(name), str)}
+            told = ", ".join(name + was.get(name, "") for name in different)
             raise RunError(
-                f"{self.folder} holds a run with other settings ({', '.join(different)}); "
-                "choose another folder, or delete this one."
+                f"{self.folder} holds a run with other settings ({told}); choose another folder, or delete this one."
             )
 
     @property

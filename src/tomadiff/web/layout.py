@@ -57,7 +57,7 @@ class Layout:
         methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "peer")]
         self.method = gr.Dropdown(methods, value="toma", label="Method", elem_id="method")
         self.problems["method"].render()
-        offered = [(model.title, model.name) for model in self.studio.models.values()]
+        offered = list(self.studio.models)
         self.model = gr.Dropdown(offered, value=first.name, label="Model", elem_id="model")
         with gr.Row(elem_id="buttons"):
             self.draw = gr.Button("Draw", variant="primary", scale=3, min_width=120, elem_id="draw")

@@ -80,11 +80,6 @@ class Model:
         """Whether it ships with the package."""
         return self.name in models.EMBEDDED and not Path(self.name).is_dir()
 
-    @property
-    def title(self) -> str:
-        """What the page calls it."""
-        return f"emoji-{self.name}" if self.embedded else self.name
-
     @cached_property
     def canvas(self) -> Canvas:
         """The size it was made for, and which others it takes."""
