@@ -11,14 +11,28 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Annotated
 
 from tomadiff.errors import SettingError
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import FIRST_STEPS
 from tomadiff.schedule import Due, Schedule
+from tomadiff.settings import Rule, Settings
 
 Shares = Mapping[Due, float]
 """What one call costs by what is due at it, as a share of an unmerged call."""
+
+Flops = Annotated[
+    float,
+    Rule(
+        "it is the share of the unmerged model's operations that a picture may cost, above 0 and below 1, such as 0.6",
+        lambda share: 0 < share < 1,
+    ),
+]
+Speedup = Annotated[
+    float,
+    Rule("it says how many times as fast as the unmerged model, above 1, such as 1.4", lambda times: times > 1),
+]
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Settings):
     """What a whole picture may cost, planning included; one of both.
 
     Attributes:
@@ -90,22 +104,13 @@ class Budget:
         speedup: how many times as fast as the unmerged model, above 1, as predicted for this machine.
     """
 
-    flops: float | None = None
-    speedup: float | None = None
+    flops: Flops | None = None
+    speedup: Speedup | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.flops is None) == (self.speedup is None):
             raise SettingError("Give one budget: flops=0.6, or speedup=1.4.")
-        if self.flops is not None and not (_is_number(self.flops) and 0 < self.flops < 1):
-            raise SettingError(
-                f"flops={self.flops!r} is not possible; it is the share of the unmerged model's operations that a "
-                "picture may cost, above 0 and below 1, such as 0.6."
-            )
-        if self.speedup is not None and not (_is_number(self.speedup) and self.speedup > 1):
-            raise SettingError(
-                f"speedup={self.speedup!r} is not possible; it says how many times as fast as the unmerged model, "
-                "above 1, such as 1.4."
-            )
 
     @classmethod
     def of(cls, flops: float | None, speedup: float | None) -> Budget | None:
@@ -141,10 +146,6 @@ class Budget:
 
     def __str__(self) -> str:
         return f"flops={self.flops:g}" if self.flops is not None else f"speedup={self.speedup:g}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tomadiff.errors import require_count
+from tomadiff.settings import Count, Index, checked
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,16 @@ class Clock:
         self._timesteps: object = None
         self._standing_still: object = None
 
-    def begin(self, steps: int | None = None) -> None:
+    @checked
+    def begin(self, steps: Count | None = None) -> None:
         """A new generation starts with the next call; ``steps`` is its length if known."""
-        if steps is not None:
-            require_count("steps", steps)
         self._total = steps
         self._fresh = True
         self._stated = None
 
-    def state(self, step: int) -> None:
+    @checked
+    def state(self, step: Index) -> None:
         """The next calls belong to ``step``, until told otherwise."""
-        require_count("step", step, least=0)
         self._stated = step
 
     def tick(self, timestep: Any = None, scheduler: Any = None) -> Tick:

@@ -35,12 +35,3 @@ def require_count(name: str, value: object, least: int = 1) -> None:
     """Raise unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(f"{name}={value!r} is not possible; give a whole number of at least {least}.")
-
-
-def require_ratio(name: str, value: object) -> None:
-    """Raise unless ``value`` is a share of removed tokens: at least 0 and below 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise SettingError(
-            f"{name}={value!r} is not possible; it is the share of tokens removed, from 0 up to (not including) 1: "
-            f"0.5 keeps half of them."
-        )

@@ -13,12 +13,13 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError, ShapeError, require_count
+from tomadiff.settings import Count, Rule, Settings
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,10 @@ class Regions(Protocol):
         ...
 
 
+AnyRegions = Annotated[Regions, Rule("use Tiles(4), Stripes(64) or Whole()", lambda regions: callable(regions.layout))]
+"""Regions as a setting."""
+
+
 @dataclass(frozen=True)
 class Whole:
     """One region: every token may merge with every other."""
@@ -156,13 +161,14 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Stripes:
+class Stripes(Settings):
     """Runs of the raster order: ``Stripes(64)`` holds about 64 tokens each, ``Stripes(count=16)`` makes 16 of them."""
 
-    length: int | None = None
-    count: int | None = None
+    length: Count | None = None
+    count: Count | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_one("Stripes", length=self.length, count=self.count)
 
     def layout(self, grid: Grid, device: torch.device | str = "cpu") -> Layout:
@@ -176,13 +182,14 @@ class Stripes:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Settings):
     """Near-square windows: ``Tiles(4)`` are about 4×4 tokens each, ``Tiles(count=256)`` makes about 256 per frame."""
 
-    side: int | None = None
-    count: int | None = None
+    side: Count | None = None
+    count: Count | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_one("Tiles", side=self.side, count=self.count)
 
     def layout(self, grid: Grid, device: torch.device | str = "cpu") -> Layout:
@@ -212,8 +219,6 @@ def _require_one(kind: str, **given: int | None) -> None:
     if len(named) != 1:
         options = " or ".join(f"{kind}({name}=…)" for name in given)
         raise SettingError(f"{kind} takes exactly one size, got {named or 'none'}; write {options}.")
-    ((name, value),) = named.items()
-    require_count(f"{kind}.{name}", value)
 
 
 def _nearest_parts(total: int, size: int) -> int:

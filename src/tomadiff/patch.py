@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -25,18 +25,23 @@ from tomadiff.planner import Planner
 from tomadiff.presets import Preset
 from tomadiff.report import Report
 from tomadiff.schedule import Schedule
+from tomadiff.settings import Ratio, Rule, checked
 
 logger = logging.getLogger("tomadiff")
+
+AnyMethod = Annotated[Method | float, Rule("give a ratio such as 0.5, or a method such as ToMA(ratio=0.5)")]
+"""A method, or the ratio of the default one."""
 
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 
 
+@checked
 def apply(
     target: Any,
-    method: Method | float | None = None,
+    method: AnyMethod | None = None,
     *,
     schedule: Schedule | None = None,
-    ratio: float | None = None,
+    ratio: Ratio | None = None,
     preset: str | Path | Preset | None = None,
     flops: float | None = None,
     speedup: float | None = None,
@@ -104,12 +109,10 @@ def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tu
 
 
 def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
-    if isinstance(method, int | float) and not isinstance(method, bool):
+    if isinstance(method, int | float):
         if ratio is not None:
             raise SettingError(f"Two ratios were given, {method} and {ratio}; give one.")
         method, ratio = None, method
-    if method is not None and not isinstance(method, Method):
-        raise SettingError(f"method={method!r} is not a method; give a ratio such as 0.5, or ToMA(ratio=0.5).")
     changes = settings if ratio is None else {"ratio": ratio, **settings}
     return changed(method or ToMA(), changes)
 
@@ -184,6 +187,7 @@ class Patch:
         for patched in self._models:
             patched.take_off()
 
+    @checked
     def set(
         self,
         *,

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
+from tomadiff.errors import SettingError, require_count
+from tomadiff.settings import Count, Index, Ratio, Rule, Settings
 
-OPS = ("attention", "cross_attention", "feed_forward")
+Op = Literal["attention", "cross_attention", "feed_forward"]
+OPS: tuple[Op, ...] = get_args(Op)
 """Kinds of op that tokens can merge around."""
 
 _PAPERS = 10, 5  # intervals
 
-When = int | float
+When = Annotated[
+    int | float,
+    Rule(
+        "give a step as a whole number (4), or a share of the run from 0.0 to 1.0 (0.2)",
+        lambda moment: moment >= 0 and (isinstance(moment, int) or moment <= 1),
+    ),
+]
 """A moment of a run: a whole number counts steps, a fraction (0.0 to 1.0) is a share of the run."""
 
 
@@ -32,7 +40,7 @@ class Due(Enum):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Settings):
     """How long destinations and weights are kept, and where in a run tokens are merged.
 
     Age counts (``step − made at ≥ interval``), not the step's number, so a cache that skips steps does no harm.
@@ -52,34 +60,16 @@ class Schedule:
             on instead of raising.
     """
 
-    destinations_every: int | None = None
-    weights_every: int | None = None
+    destinations_every: Count | None = None
+    weights_every: Count | None = None
     start: When = 0
     stop: When | None = None
-    ratio_from: Mapping[When, float] | tuple[tuple[When, float], ...] = ()
-    ratio_at_level: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    ratio_at_op: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
-    reuse_every: int = 1
+    ratio_from: Mapping[When, Ratio] | tuple[tuple[When, Ratio], ...] = ()
+    ratio_at_level: Mapping[Index, Ratio] | tuple[tuple[Index, Ratio], ...] = ()
+    ratio_at_op: Mapping[Op, Ratio] | tuple[tuple[Op, Ratio], ...] = ()
+    reuse_every: Count = 1
     reuse_from: When = 0
     lenient: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("destinations_every", "weights_every"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name))
-        require_count("reuse_every", self.reuse_every)
-        _require_moment("start", self.start)
-        _require_moment("reuse_from", self.reuse_from)
-        if self.stop is not None:
-            _require_moment("stop", self.stop)
-        for name in ("ratio_from", "ratio_at_level", "ratio_at_op"):
-            object.__setattr__(self, name, _as_pairs(name, getattr(self, name)))
-        for moment, _ in self._ratio_steps:
-            _require_moment("ratio_from", moment)
-        for level, _ in self._ratio_levels:
-            require_count("ratio_at_level's level", level, least=0)
-        for op in self.ops:
-            require_choice("ratio_at_op's op", op, OPS)
 
     @classmethod
     def ramp(cls, first: float, last: float, pieces: int = 4, **settings: Any) -> Schedule:
@@ -181,25 +171,6 @@ class Schedule:
     def _ratio_levels(self) -> tuple[tuple[int, float], ...]:
         assert isinstance(self.ratio_at_level, tuple)
         return self.ratio_at_level
-
-
-def _as_pairs(name: str, ratios: Mapping[Any, float] | tuple[tuple[Any, float], ...]) -> tuple[tuple[Any, float], ...]:
-    """Mappings are kept as tuples, so that a schedule stays hashable and cannot be changed from outside."""
-    pairs = tuple(ratios.items()) if isinstance(ratios, Mapping) else tuple(ratios)
-    for key, ratio in pairs:
-        require_ratio(f"{name}[{key!r}]", ratio)
-    return pairs
-
-
-def _require_moment(name: str, moment: object) -> None:
-    if isinstance(moment, float) and 0 <= moment <= 1:
-        return
-    if isinstance(moment, int) and not isinstance(moment, bool) and moment >= 0:
-        return
-    raise SettingError(
-        f"{name}={moment!r} is not a moment of a run; give a step as a whole number (4), or a share of the run from "
-        "0.0 to 1.0 (0.2)."
-    )
 
 
 def _step_of(name: str, moment: When, total: int | None) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from tomadiff import kernels as fast
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.kernels import Choice as Choice
+from tomadiff.settings import named
 
 _NEVER = float("-inf")
 _ROUNDING = 1e-6  # share of the largest squared length below which what is left of a token is noise
@@ -363,3 +364,6 @@ SELECTORS: dict[str, Selector] = {
     "pivoted": pivoted,
 }
 """Selectors by the name that settings and the command line use."""
+
+AnySelector = Annotated[str, named(SELECTORS)] | Selector
+"""A selector as a setting."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tomadiff.errors import SettingError, require_ratio
+from tomadiff.errors import SettingError
+from tomadiff.settings import Ratio, check
 
 if TYPE_CHECKING:
     from tomadiff.budget import Budget
@@ -77,8 +78,7 @@ def read_ratios(text: str) -> list[float]:
             ratio = float(part)
         except ValueError as problem:
             raise SettingError(f"ratio={part!r} is not a number; give shares such as 0.25,0.5,0.75.") from problem
-        require_ratio("ratio", ratio)
-        ratios.append(ratio)
+        ratios.append(check("ratio", ratio, Ratio))
     return ratios
 
 

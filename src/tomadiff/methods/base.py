@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from tomadiff.errors import SettingError, require_choice, require_count, require_ratio
+from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
 from tomadiff.plan import Plan, Share
 from tomadiff.schedule import Schedule
+from tomadiff.settings import Index, Ratio, Rule, Seed, Settings
 
 Scope = Literal["level", "stack", "block"]
 Span = Literal["op", "block"]
+Levels = Annotated[tuple[Index, ...], Rule("give numbers such as (0, 1), or None for all", bool)]
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Settings):
     """Settings of any method: how much merges, where, and who shares a plan.
 
     Attributes:
@@ -40,30 +41,21 @@ class Method:
         seed: of the method's own random choices, if it makes any.
     """
 
-    ratio: float = 0.5
+    ratio: Ratio = 0.5
     _: KW_ONLY
     span: Span = "op"
     scope: Scope = "level"
     share: Share = "prompt"
-    levels: tuple[int, ...] | None = None
-    skip: int | None = None
+    levels: Levels | None = None
+    skip: Index | None = None
     merge_attention: bool = True
     merge_cross_attention: bool = True
     merge_feed_forward: bool = True
     plans_from: Literal["op", "block"] = "op"
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        require_ratio("ratio", self.ratio)
-        require_choice("span", self.span, ("op", "block"))
-        require_choice("scope", self.scope, ("level", "stack", "block"))
-        require_choice("share", self.share, ("sample", "prompt", "batch"))
-        require_choice("plans_from", self.plans_from, ("op", "block"))
-        require_count("seed", self.seed, least=0)
-        if self.skip is not None:
-            require_count("skip", self.skip, least=0)
-        if self.levels is not None:
-            object.__setattr__(self, "levels", _checked_levels(self.levels))
+        super().__post_init__()
         if not (self.merge_attention or self.merge_cross_attention or self.merge_feed_forward):
             raise SettingError("Every op is switched off; leave at least one of merge_attention, … on.")
 
@@ -129,11 +121,3 @@ class Method:
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
         kept: Plan = plan
         return kept
-
-
-def _checked_levels(levels: Collection[int]) -> tuple[int, ...]:
-    if isinstance(levels, int) or not levels:
-        raise SettingError(f"levels={levels!r} is not possible; give numbers such as (0, 1), or None for all.")
-    for level in levels:
-        require_count("levels", level, least=0)
-    return tuple(levels)

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from tomadiff.grid import Grid, Regions, Tiles
+from tomadiff.grid import AnyRegions, Grid, Tiles
 from tomadiff.methods.base import Method
 from tomadiff.plan import MergePlan
 from tomadiff.schedule import Schedule
@@ -29,7 +29,7 @@ class Bound(Method):
     """
 
     _: KW_ONLY
-    regions: Regions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
+    regions: AnyRegions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
 
     @property
     def schedule(self) -> Schedule:

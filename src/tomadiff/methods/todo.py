@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tomadiff.errors import SettingError, require_count
+from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
-from tomadiff.methods.base import Method
+from tomadiff.methods.base import Levels, Method
 from tomadiff.plan import Plan
 from tomadiff.schedule import Schedule
+from tomadiff.settings import Ratio, whole
 
 _NEVER_AGAIN = 10**9
 
@@ -81,16 +83,15 @@ class ToDo(Method):
     """
 
     _: KW_ONLY
-    factor: int = 2
-    ratio: float = 0.75
-    levels: tuple[int, ...] | None = (0,)
+    factor: Annotated[int, whole(2, 1024)] = 2
+    ratio: Ratio = 0.75
+    levels: Levels | None = (0,)
     merge_cross_attention: bool = False
     merge_feed_forward: bool = False
 
     def __post_init__(self) -> None:
-        require_count("factor", self.factor, least=2)
-        object.__setattr__(self, "ratio", 1 - 1 / self.factor**2)
         super().__post_init__()
+        object.__setattr__(self, "ratio", 1 - 1 / self.factor**2)
         if self.span != "op" or self.merge_cross_attention or self.merge_feed_forward or not self.merge_attention:
             raise SettingError("ToDo thins out keys and values of self-attention and nothing else; use another method.")
 

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tomadiff.allotment import AllottedPlan, DensePlan
-from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
 from tomadiff.matching import Fuse, MatchPlan
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
-from tomadiff.select import Selector
+from tomadiff.select import AnySelector
+from tomadiff.settings import Rule
 from tomadiff.unmerging import Unmerge
 from tomadiff.weights import Merging
+
+Pruned = Annotated[float, Rule("it is a share of the blocks, from 0 to 1", lambda value: 0 <= value <= 1)]
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,8 @@ class ToFu(ToMeSD):
     """
 
     _: KW_ONLY
-    prune: float = 0.5
+    prune: Pruned = 0.5
     fuse: Fuse = "mlerp"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_share("prune", self.prune)
 
     def plan(
         self,
@@ -70,15 +69,11 @@ class ToMAToFu(ToMA):
     """
 
     _: KW_ONLY
-    prune: float = 0.5
+    prune: Pruned = 0.5
     merging: Merging = "average"  # which pruning replaces
     unmerge: Unmerge = "transpose"
-    selector: str | Selector = "facility_location"
+    selector: AnySelector = "facility_location"
     carry: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_share("prune", self.prune)
 
     def plan(
         self,
@@ -106,11 +101,6 @@ def _pruned(plan: DensePlan) -> DensePlan:
     own = torch.zeros_like(whole.merge_matrix).scatter_(-1, whole.places[..., None], 1.0)
     pruned = replace(whole, merge_matrix=own)
     return replace(plan, whole=pruned) if isinstance(plan, AllottedPlan) else pruned
-
-
-def _require_share(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise SettingError(f"{name}={value!r} is not possible; it is a share of the blocks, from 0 to 1.")
 
 
 def linearity(layer: Callable[[Tensor], Tensor], tokens: Tensor, *, seed: int = 0) -> float:

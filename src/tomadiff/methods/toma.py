@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from tomadiff.allotment import DensePlan
-from tomadiff.errors import SettingError, ShapeError, require_choice, require_count
-from tomadiff.grid import Grid, Regions, Stripes, Tiles, Whole
+from tomadiff.errors import SettingError, ShapeError, require_count
+from tomadiff.grid import AnyRegions, Grid, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method, Scope
 from tomadiff.plan import Destinations, MergePlan, group_count
 from tomadiff.schedule import Schedule
-from tomadiff.select import SELECTORS, Choice, Selector, facility_location_with, random
-from tomadiff.unmerging import UNMERGES, Unmerge
+from tomadiff.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
+from tomadiff.settings import Rule
+from tomadiff.unmerging import Unmerge
 from tomadiff.weights import (
     NOTHING,
     Logits,
@@ -36,6 +37,9 @@ RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
 FIRST_STEPS = 0.05
 """Share of the run that stays unmerged by default: one step of twenty, none of four."""
+
+Temperature = Annotated[float, Rule("choose 1e-6 to 1e6 (paper: 1e-3)", lambda value: 1e-6 <= value <= 1e6)]
+Coverage = Annotated[float, Rule("choose above 0 and below 1, such as 0.97", lambda value: 0 < value < 1)]
 
 _FRESH = {  # settings that suit changes, and those that suit tokens
     "selector": ("pivoted", "facility_location"),
@@ -93,36 +97,23 @@ class ToMA(Method):
     """
 
     _: KW_ONLY
-    regions: Regions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
-    attention_regions: Regions | None = None
+    regions: AnyRegions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
+    attention_regions: AnyRegions | None = None
     quota: Quota = "equal"
-    temperature: float = 1e-3
+    temperature: Temperature = 1e-3
     logits: Logits = "cosine"
     merging: Merging = "pick"
     unmerge: Unmerge = "regression"
-    selector: str | Selector = "pivoted"
+    selector: AnySelector = "pivoted"
     carry: bool | None = None
     cautious: bool | None = None
     scope: Scope = "block"
-    coverage: float | None = None
+    coverage: Coverage | None = None
     kernels: Choice = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_regions("regions", self.regions)
-        if self.attention_regions is not None:
-            _require_regions("attention_regions", self.attention_regions)
-        if isinstance(self.temperature, bool) or not 1e-6 <= self.temperature <= 1e6:
-            raise SettingError(f"temperature={self.temperature!r} is not possible; choose 1e-6 to 1e6 (paper: 1e-3).")
-        require_choice("quota", self.quota, ("equal", "shared"))
-        require_choice("logits", self.logits, ("cosine", "dot"))
-        require_choice("merging", self.merging, ("average", "pick"))
-        require_choice("unmerge", self.unmerge, UNMERGES)
-        if not callable(self.selector):
-            require_choice("selector", self.selector, tuple(SELECTORS))
         self._require_quota()
-        self._require_coverage()
-        require_choice("kernels", self.kernels, ("auto", "triton", "torch"))
         self._require_kernels()
 
     def _require_quota(self) -> None:
@@ -132,12 +123,6 @@ class ToMA(Method):
             raise SettingError("attention_regions need equally many destinations everywhere; add quota='equal'.")
         if self.selector in ("random", "strided", "kmeans"):
             raise SettingError(f"selector={self.selector!r} does not say what a token is worth; add quota='equal'.")
-
-    def _require_coverage(self) -> None:
-        if self.coverage is None:
-            return
-        if isinstance(self.coverage, bool) or not 0 < self.coverage < 1:
-            raise SettingError(f"coverage={self.coverage!r} is not possible; choose above 0 and below 1, such as 0.97.")
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
@@ -273,11 +258,6 @@ class ToMA(Method):
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
         return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels, self.merging)
-
-
-def _require_regions(name: str, regions: object) -> None:
-    if not isinstance(regions, Regions):
-        raise SettingError(f"{name}={regions!r} is not a kind of region; use Tiles(4), Stripes(64) or Whole().")
 
 
 def _require_tokens(tokens: Tensor, grid: Grid) -> None:

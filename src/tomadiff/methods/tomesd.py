@@ -13,12 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tomadiff.errors import SettingError, require_count
+from tomadiff.errors import SettingError
 from tomadiff.grid import Grid
 from tomadiff.matching import MatchPlan, match
-from tomadiff.methods.base import Method, Scope
+from tomadiff.methods.base import Levels, Method, Scope
 from tomadiff.plan import Share
 from tomadiff.schedule import Schedule
+from tomadiff.settings import Count
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,17 @@ class ToMeSD(Method):
     """
 
     _: KW_ONLY
-    stride: tuple[int, int] = (2, 2)
+    stride: tuple[Count, Count] = (2, 2)
     random: bool = True
     scope: Scope = "block"
     share: Share = "sample"
-    levels: tuple[int, ...] | None = (0,)
+    levels: Levels | None = (0,)
     merge_cross_attention: bool = False
     merge_feed_forward: bool = False
     plans_from: Literal["op", "block"] = "block"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for size in self.stride:
-            require_count("stride", size)
         windows = self.stride[0] * self.stride[1]
         if self.ratio > 1 - 1 / windows:
             raise SettingError(
