@@ -21,10 +21,11 @@ import tomadiff
 from tests.paper_reference import VARIANTS, Merger, Variant
 from tomadiff import ToMA, embedded
 
-PIPELINES = ("sdxl", "flux")
+PIPELINES = ("emoji-sdxl", "emoji-flux")
 STEPS = 20
 RATIO = 0.5
 AGREE = 1e-5
+LATER = 1e-4  # the last steps amplify rounding
 
 
 def as_array(tokens: Tensor) -> np.ndarray:
@@ -211,5 +212,5 @@ def test_every_step_of_a_run_is_that_of_the_reference(pipes: dict[str, Any], nam
 
 def test_another_temperature_would_be_noticed(pipes: dict[str, Any]) -> None:
     method = ToMA.tile(RATIO, temperature=1.1e-3)
-    differences, _ = compared(pipes["flux"], "flux", "paper", stop=1, method=method)
+    differences, _ = compared(pipes["emoji-flux"], "emoji-flux", "paper", stop=1, method=method)
     assert max(differences) > 10 * AGREE

@@ -13,7 +13,7 @@ from tests.strategies import grids, local_regions, random_tokens
 from tomadiff import Grid, Tiles, ToMA
 from tomadiff.grid import Regions
 from tomadiff.select import inner_products
-from tomadiff.unmerging import least_squares, newton_inverse, regression
+from tomadiff.unmerging import least_squares, newton_inverse, pseudo_inverse, regression
 
 
 def error(tokens: Tensor, grid: Grid, **setting: object) -> float:
@@ -51,6 +51,49 @@ def test_nothing_but_duplicates_come_back(unmerge: str) -> None:
     tokens = torch.ones(1, 16, 4)
     plan = ToMA.tile(0.5, unmerge=unmerge).plan(tokens, Grid(4, 4))  # type: ignore[arg-type]
     assert torch.allclose(plan.unmerge(plan.merge(tokens)), tokens, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------ pseudo-inverse
+def sharp_merge(count: int, tokens: int, seed: int) -> Tensor:
+    """A merge matrix ``(1, 1, k, L)`` as the paper's temperature makes them: singular values are few and repeated."""
+    units = torch.nn.functional.normalize(torch.randn(tokens, 4, generator=torch.Generator().manual_seed(seed)), dim=-1)
+    weights = torch.softmax(units[:count] @ units.T / 1e-3, dim=0)
+    weights = torch.where(weights > 1e-9, weights, 0.0)
+    return (weights / weights.sum(-1, keepdim=True))[None, None]
+
+
+def misfit(merge: Tensor, inverse: Tensor) -> float:
+    """How far the first two of Penrose's conditions are from holding."""
+    forth, back = merge.double(), inverse.double()
+    return max(float((forth @ back @ forth - forth).abs().max()), float((back @ forth @ back - back).abs().max()))
+
+
+@pytest.mark.parametrize("seed", [201, 233])
+def test_a_pseudo_inverse_is_found_where_the_svd_in_float32_does_not_converge(seed: int) -> None:
+    merge = sharp_merge(256, 512, seed)
+    inverse = pseudo_inverse(merge)
+    assert inverse.dtype == merge.dtype
+    assert misfit(merge, inverse) < 1e-5
+
+
+def test_the_pseudo_inverse_is_that_of_the_svd_in_float64() -> None:
+    merge = torch.cat([sharp_merge(24, 48, seed) for seed in range(20)])
+    merge[::2, :, 1] = merge[::2, :, 0]  # duplicates: singular
+    wanted = torch.linalg.pinv(merge.double(), rtol=1e-3)
+    assert torch.allclose(pseudo_inverse(merge).double(), wanted, atol=1e-6)
+
+
+def test_a_pseudo_inverse_needs_no_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge = sharp_merge(24, 48, 0)
+    wanted = pseudo_inverse(merge)
+
+    def fails(_: Tensor) -> None:
+        raise torch.linalg.LinAlgError("did not converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    assert torch.allclose(pseudo_inverse(merge), wanted, atol=1e-5)
+    merge[:, :, 1] = merge[:, :, 0]
+    assert misfit(merge, pseudo_inverse(merge)) < 1e-3
 
 
 # ------------------------------------------------------------------------------ least squares

@@ -46,11 +46,34 @@ def unmerge_matrix(
     if kind == "transpose":
         return weights.transpose(-1, -2).contiguous()  # made contiguous once here instead of at every use
     if kind == "pseudo-inverse":
-        inverse: Tensor = torch.linalg.pinv(merge, rtol=_PINV_CUTOFF)
-        return inverse
+        return pseudo_inverse(merge)
     assert products is not None
     fit = least_squares if kind == "least-squares" else regression
     return fit(weights, merge, products, kept=kept)
+
+
+def pseudo_inverse(merge: Tensor) -> Tensor:
+    """The Moore-Penrose inverse ``(B, R, L, k)`` of ``merge`` ``(B, R, k, L)``, without singular values that are noise.
+
+    It goes through the eigenvectors of ``merge · mergeᵀ``, in float64: what squaring costs in precision is there to
+    spare, and the matrices are smaller than those of an SVD, which in float32 fails to converge now and then.
+    """
+    place = merge.device if merge.device.type in _FACTORISES else torch.device("cpu")  # others have no float64
+    exact = merge.to(place, torch.float64)
+    back = exact.transpose(-1, -2)
+    return torch.matmul(back, _gram_inverse(torch.matmul(exact, back))).to(merge)
+
+
+def _gram_inverse(gram: Tensor) -> Tensor:
+    """The pseudo-inverse of ``(…, k, k)`` products; should no eigenvectors be found, the inverse with a tiny ridge."""
+    try:
+        squares, vectors = torch.linalg.eigh(gram)
+    except RuntimeError:  # LinAlgError is one
+        ridge = (_PINV_CUTOFF**2 / 100) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return torch.cholesky_inverse(torch.linalg.cholesky_ex(gram + ridge * unit).L)
+    kept = squares > _PINV_CUTOFF**2 * squares[..., -1:]
+    return torch.matmul(vectors * torch.where(kept, squares.reciprocal(), 0.0)[..., None, :], vectors.transpose(-1, -2))
 
 
 def least_squares(

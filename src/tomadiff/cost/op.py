@@ -31,7 +31,7 @@ _BATCHES = ("aten::bmm", "aten::baddbmm")
 _FUSED_PRODUCTS = tuple(f"tomadiff::{name}" for name in ("merge", "unmerge_add", "carry", "regression_plan"))
 _FUNCTIONS = {"gelu", "silu", "exp", "sigmoid", "tanh", "softmax", "safe_softmax", "sin", "cos", "pow", "erf", "log"}
 _GATHERS = ("aten::gather", "aten::index_select", "aten::index", "aten::embedding", "aten::take")
-_SCATTERS = ("scatter", "index_put", "index_add", "sort", "topk", "cummax", "cholesky", "svd", "linalg_inv")
+_SCATTERS = ("scatter", "index_put", "index_add", "sort", "topk", "cummax", "cholesky", "eigh", "linalg_inv")
 
 
 @dataclass(frozen=True)
