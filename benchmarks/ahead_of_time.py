@@ -17,8 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tomadiff.kernels import LONGEST_FITTED
-from tomadiff.kernels.programs import carry, facility_location, merge, merge_weights, regression_plan
+from tomadiff.kernels.programs import facility_location, merge, merge_weights
 
 ARCHITECTURES = (80, 86, 89, 90)
 """Compute capabilities: A100, RTX 3090 / A6000, RTX 4090 / RTX 6000 Ada, H100."""
@@ -34,7 +33,7 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     "gains": "fp32",
     "best_out": "fp32",
     "near": "fp32",
-    **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual", "gate")),
+    **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual")),
 }
 # Numbers of which nothing is known; others divide by 16.
 SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix"}
@@ -75,17 +74,10 @@ def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
     kernel, sizes = merge_weights.tuning(length, kept, size)
     for name, given in (("merge_weights of cosines", False), ("merge_weights of tokens", True)):
         yield _program(name, length, dtype, kernel, {"FROM_TOKENS": given}, sizes)
-    if length <= LONGEST_FITTED:
-        for name, chooses, fits in (("", True, True), (", pivots", True, False), (", fit", False, True)):
-            kernel, sizes = regression_plan.tuning(length, size, fits=fits)
-            parts = {"CHOOSES": chooses, "FITS": fits}
-            yield _program(f"regression_plan{name}", length, dtype, kernel, parts, sizes)
     exact = {"PRECISION": "ieee"}
     yield _program("merge", length, dtype, merge.merge, exact, merge.tuning(kept, length, size))
-    added = {"WITH_RESIDUAL": True, "WITH_GATE": True}
     sizes = merge.tuning(length, kept, size)
-    yield _program("unmerge_add", length, dtype, merge.unmerge_add, exact | added, sizes)
-    yield _program("carry", length, dtype, carry.carry, exact, carry.tuning(length, kept, size))
+    yield _program("unmerge_add", length, dtype, merge.unmerge_add, exact | {"WITH_RESIDUAL": True}, sizes)
 
 
 def _program(
@@ -114,7 +106,7 @@ def _kind(name: str, program: Program) -> str:
         return "constexpr"
     if name in POINTERS:
         return f"*{POINTERS[name] or program.dtype}"
-    return "fp32" if name in ("temperature", "pull", "share") else "i32"
+    return "fp32" if name in ("temperature", "pull") else "i32"
 
 
 def occupied(program: Program, architecture: int) -> Occupied:

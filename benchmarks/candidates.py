@@ -13,7 +13,6 @@ from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.budget import Rung, rungs_of
 from tomadiff.evaluate.trials import Around, Candidate
-from tomadiff.methods.toma import FIRST_STEPS
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
@@ -133,7 +132,6 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield change(", temperature .1", temperature=0.1)
     yield change(", pseudo-inverse", unmerge="pseudo-inverse")
     yield change(", least squares", unmerge="least-squares")
-    yield change(", destinations as they are", merging="pick")
     yield change(", once per block", span="block")
     yield change(", tiles of 8", regions=Tiles(8))
     yield change(", stripes", regions=Stripes(16))
@@ -148,20 +146,12 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield Candidate.of("least squares, per block, every step", fitted, EVERY_STEP)
     yield Candidate.of("least squares, per block, every 3", fitted, Schedule(3, 3))
     yield Candidate.of("least squares, per block, shared quota", replace(fitted, quota="shared"), EVERY_STEP)
-    yield Candidate.of("least squares, per block, carried", replace(fitted, carry=True), EVERY_STEP)
     yield own()
     for start in (0.0, 0.1, 0.2):
         yield own(start)
-    yield own(change=", not carried", carry=False)
     if bench.model == "emoji-flux":  # where text and image attend to each other
-        yield own(change=", not cautious", cautious=False)
-        yield own(change=", joint blocks not spared", skip=0)
-        yield own(change=", first blocks skipped", skip=2)
-    yield Candidate.of(f"{OURS}, as for few steps", ToMA(0.5).fresh(), own().schedule)
-    yield own(change=", averages", merging="average")
-    yield own(change=", transpose", unmerge="transpose")
-    yield own(change=", least squares", unmerge="least-squares")
-    yield own(change=", facility location", selector="facility_location")
+        yield own(change=", no block skipped", skip=0)
+        yield own(change=", joint blocks skipped", skip=4)
     yield own(change=", random destinations", selector="random")
     yield own(change=", shared quota", quota="shared")
     yield own(change=", plans by level", scope="level")
@@ -234,8 +224,7 @@ def caches(bench: Bench) -> Iterator[Candidate]:
     """Ops that reuse their results, ours and those of others, alone and on top of merging."""
     yield from reuse(bench)
     for schedule in _reusing():
-        both = replace(schedule, start=max(schedule.reuse_from, FIRST_STEPS))
-        yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), both)
+        yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), schedule)
     for name, cache in foreign_caches(bench).items():
         yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
         for ratio in BESIDE_CACHES[bench.model]:

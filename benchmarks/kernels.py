@@ -25,7 +25,6 @@ from torch import Tensor
 import tomadiff
 from benchmarks.ahead_of_time import ARCHITECTURES, occupied, programs
 from tomadiff import Grid, Tiles, ToMA
-from tomadiff.kernels import LONGEST_FITTED
 from tomadiff.select import cosines, facility_location
 from tomadiff.weights import weigh
 
@@ -82,12 +81,8 @@ def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], 
     count = plans["torch"].per_region
     yield "facility_location", lambda way: facility_location(None, count, similarity=similarity, kernels=way)
     yield "merge_weights of tokens", lambda way: weigh(tokens, chosen, kernels=way)
-    if cut.side is not None and cut.side**2 <= LONGEST_FITTED:
-        yield "regression_plan", lambda way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID)
-        ours = {way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID) for way in ("torch", "triton")}
-        yield "carry", lambda way: ours[way].carry(merged, tokens)
     yield "merge", lambda way: plans[way].merge(tokens)
-    yield "unmerge_add", lambda way: plans[way].unmerge_add(merged, tokens, tokens[:, 0])
+    yield "unmerge_add", lambda way: plans[way].unmerge_add(merged, tokens)
 
 
 # ---------------------------------------------------------------------------------------------- results

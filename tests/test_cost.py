@@ -15,7 +15,7 @@ from torch import nn
 
 import tomadiff
 from tests import tiny
-from tomadiff import Grid, ToMA, kernels
+from tomadiff import Grid, ToMA
 from tomadiff.adapters.registry import family_of
 from tomadiff.cost import GPUS, KINDS, PARTS, Cost, Hardware, Op, Trace, cost_of, formulas, trace
 from tomadiff.cost.fit import fitted
@@ -24,7 +24,6 @@ from tomadiff.cost.work import Work, work_of
 from tomadiff.errors import SettingError
 from tomadiff.evaluate.architectures import build, inputs
 from tomadiff.evaluate.prediction import window
-from tomadiff.plan import PickPlan
 
 PLAIN = Hardware("a machine of round numbers", {torch.float32: 1000.0}, bandwidth=100.0, launch=0.5)
 
@@ -361,23 +360,6 @@ def test_merging_and_unmerging_take_three_launches_at_most(method: ToMA, side: i
         assert launches(lambda form=form, merged=merged: form.unmerge(merged)) <= 3
 
 
-@pytest.mark.parametrize(("planned", "batch"), [(1, 1), (1, 2), (2, 2), (2, 4)])
-@pytest.mark.parametrize("side", [16, 18])
-@pytest.mark.parametrize("share", ["sample", "batch"])
-def test_picking_takes_three_launches_and_more_only_where_samples_have_rows_of_their_own(
-    share: Any, side: int, planned: int, batch: int
-) -> None:
-    """The default of ToMA, by samples that the plan is made for and those that it serves."""
-    tokens = torch.randn(batch, side * side, 8)
-    plan = ToMA(share=share).plan(tokens[:planned], Grid(side, side))
-    assert isinstance(plan, PickPlan)
-    most = 3 if share == "batch" or planned == 1 else 4 if planned == batch else 5  # rows are offset, and repeated
-    for form in (plan, plan.arranged()):
-        merged = form.merge(tokens)
-        assert launches(lambda form=form: form.merge(tokens)) <= most
-        assert launches(lambda form=form, merged=merged: form.unmerge(merged)) <= 3
-
-
 def test_arranged_tokens_merge_in_one_launch() -> None:
     tokens = torch.randn(2, 256, 8)
     plan = ToMA.tile().plan(tokens, Grid(16, 16)).arranged()
@@ -395,26 +377,6 @@ def test_with_kernels_merging_and_unmerging_take_one_launch_each() -> None:
     assert launches(lambda: plan.merge(tokens)) == 1
     assert launches(lambda: plan.unmerge(merged)) == 1
     assert launches(lambda: plan.unmerge_add(merged, tokens)) == 1
-
-
-def test_with_kernels_a_default_plan_takes_a_handful_of_launches() -> None:
-    """And is counted for what it multiplies."""
-    tokens, grid = torch.zeros(2, 256, 32, device="meta"), Grid(16, 16)
-    method = ToMA(0.5, share="sample")
-    plain = trace(lambda: method.plan(tokens, grid))
-    with kernels.assumed():
-        fused = trace(lambda: method.plan(tokens, grid))
-        plan = method.plan(tokens, grid)
-        assert isinstance(plan, PickPlan)
-        assert plan.fused
-        again = trace(lambda: method.reweigh(plan, tokens))
-    assert fused.launches <= 4
-    assert again.launches <= 4
-    assert plain.launches <= 130
-    products = 2 * 2 * 16 * 16 * 16 * 32  # 2 samples, 16 tiles
-    assert fused.flops == products
-    assert plain.flops < 2 * products
-    assert not method.plan(tokens, grid).fused, "outside, the meta device stands for plain torch"
 
 
 def test_merging_and_planning_ask_the_device_nothing() -> None:

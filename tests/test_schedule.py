@@ -205,7 +205,7 @@ def test_without_any_source_every_call_is_a_step() -> None:
 
 
 def test_what_is_left_open_is_the_methods_to_say() -> None:
-    own = Schedule(1, 1, start=0.05, lenient=True)
+    own = Schedule(1, 1, start=0.05)
     assert Schedule(start=4).completed_by(own) == Schedule(1, 1, start=4)
     assert Schedule(destinations_every=3).completed_by(own) == Schedule(3, 1)
     assert Schedule(3, 2).completed_by(own) == Schedule(3, 2)

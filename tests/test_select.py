@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +20,6 @@ from tomadiff.select import (
     cosines,
     facility_location,
     greedy,
-    inner_products,
-    pivoted,
     random,
     submodular,
 )
@@ -77,32 +74,7 @@ def test_greedy_bound_against_brute_force(size: int, count: int, seed: int) -> N
     assert facility_location(similarity=similarity, count=count).value.item() >= (1 - 1 / math.e) * optimum - 1e-6
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_pivots_equal_those_of_lapack(seed: int) -> None:
-    """``dpstrf``: the same order of pivots, and diagonal entries whose squares are our gains."""
-    tokens = torch.randn(1, 16, 24, generator=torch.Generator().manual_seed(seed))
-    products = inner_products(tokens)[0]
-    factor, order, _, _ = scipy.linalg.lapack.dpstrf(products[0].double().numpy(), lower=1)
-    chosen = pivoted(products, 10)
-    assert chosen.indices[0].tolist() == (order[:10] - 1).tolist()
-    assert np.allclose(chosen.gains[0].numpy(), np.diag(factor)[:10] ** 2, rtol=1e-3)
-
-
 # ------------------------------------------------------------------------------ properties
-def test_what_others_explain_is_not_chosen() -> None:
-    """Two directions, one of them long and often: one token of each is enough, whichever comes first."""
-    long, short = torch.tensor([9.0, 0.0]), torch.tensor([0.0, 1.0])
-    tokens = torch.stack([long, 0.9 * long, short, 0.8 * long])[None]
-    chosen = pivoted(inner_products(tokens)[0], 3)
-    assert chosen.indices[0, :2].tolist() == [0, 2]
-    assert chosen.gains[0].tolist() == pytest.approx([81.0, 1.0, 0.0], abs=1e-4)
-
-
-def test_pivots_of_nothing_and_of_huge_tokens_are_still_distinct() -> None:
-    for tokens in (torch.zeros(1, 6, 3), torch.full((1, 6, 3), 1e18), torch.ones(1, 6, 3)):
-        assert len(set(pivoted(inner_products(tokens)[0], 4).indices[0].tolist())) == 4
-
-
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 10_000), st.data())
 def test_gains_never_increase_and_picks_are_distinct(length: int, batch: int, seed: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, length))

@@ -13,7 +13,7 @@ from tests.strategies import grids, local_regions, random_tokens
 from tomadiff import Grid, Tiles, ToMA
 from tomadiff.grid import Regions
 from tomadiff.select import inner_products
-from tomadiff.unmerging import least_squares, newton_inverse, pseudo_inverse, regression
+from tomadiff.unmerging import least_squares, newton_inverse, pseudo_inverse
 
 
 def error(tokens: Tensor, grid: Grid, **setting: object) -> float:
@@ -138,35 +138,6 @@ def test_it_is_the_constrained_minimum() -> None:
     sides = np.vstack([(x @ y.T + penalty * a.T).T, np.ones((1, 12))])
     assert np.allclose(found, np.linalg.solve(system, sides)[:4].T, atol=1e-5)
 
-
-def test_regression_is_the_free_minimum() -> None:
-    """Against NumPy: ridge regression of every token on the merged ones, drawn towards the weights."""
-    given = Problem(seed=1)
-    found = regression(given.weights, given.merge, given.products, pull=0.1)[0, 0].double().numpy()
-    x, y, a, penalty = given.x, given.y, given.a, given.penalty(0.1)
-    stacked = np.vstack([y.T, np.sqrt(penalty) * np.eye(4)])
-    wanted = np.linalg.lstsq(stacked, np.vstack([x.T, np.sqrt(penalty) * a]), rcond=None)[0].T
-    assert np.allclose(found, wanted, atol=1e-5)
-
-
-def test_regression_leaves_alone_what_did_not_change() -> None:
-    """The neighbours of a token moved, and it did not: it is told next to nothing; least squares would move it."""
-    changes = torch.zeros(1, 16, 8)
-    changes[0, :8] = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-    spread = {
-        kind: ToMA(0.5, unmerge=kind).plan(changes, Grid(4, 4)).unmerge(torch.ones(1, 8, 1))[0, 8:].abs().max()  # type: ignore[arg-type]
-        for kind in ("regression", "least-squares")
-    }
-    assert spread["regression"] < 0.1
-    assert spread["least-squares"] == pytest.approx(1.0, abs=1e-3)
-
-
-def test_destinations_that_are_picked_get_their_own() -> None:
-    tokens = random_tokens(Grid(8, 8), 2, 8, seed=3)
-    plan = ToMA(0.5).plan(tokens, Grid(8, 8))
-    back = plan.unmerge(plan.merge(tokens))
-    rows = plan.destinations[..., None].expand(-1, -1, 8)
-    assert torch.allclose(back.gather(1, rows), tokens.gather(1, rows), atol=1e-4)
 
 
 def test_tokens_too_large_to_square_keep_the_transpose() -> None:

@@ -131,9 +131,9 @@ class AllottedPlan(Plan):
         """See :class:`Plan`."""
         return self.whole.unmerge(self._spread(merged))
 
-    def unmerge_add(self, merged: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
+    def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
         """See :class:`Plan`."""
-        return self.whole.unmerge_add(self._spread(merged), residual, gate)
+        return self.whole.unmerge_add(self._spread(merged), residual)
 
     def _spread(self, merged: Tensor) -> Tensor:
         """``(B, K, C)`` → ``(B, R·k, C)``: what stands for every candidate."""

@@ -1,8 +1,7 @@
-"""What the other arguments of a call become when its tokens merge: rotary tables lose rows, keys get a bias."""
+"""What the other arguments of a call become when its tokens merge: rotary tables lose rows."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,59 +30,12 @@ class Rotary:
     text_first: bool = False
 
 
-@dataclass(frozen=True)
-class Caution:
-    """How to take what attention gives that saw all of the text, but only some of the image.
-
-    Two things go wrong there. The text counts for more than it should, since it lost no keys: keys of merged tokens
-    get a bias, the logarithm of how many they stand for. And an answer depends on which keys happened to be there:
-    where answers are carried on, they move only part of the way from the last ones, which averages over steps.
-
-    Attributes:
-        power: answers move by this power of the share of tokens that are kept.
-        bias: name of the keyword argument that takes the bias, or a dictionary with it.
-    """
-
-    power: float
-    bias: Literal["attention_mask", "joint_attention_kwargs"]
-
-
 def for_merged(
-    slot: Slot,
-    rotary: Rotary | None,
-    caution: Caution | None,
-    tokens: Tensor,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    slot: Slot, rotary: Rotary | None, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
-    if rotary is not None:
-        args, kwargs = _with_picked_rows(slot, rotary, tokens, args, kwargs)
-    text = kwargs.get("encoder_hidden_states")
-    if caution is None or not slot.weighs or text is None:
+    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``: rotary rows are picked."""
+    if rotary is None:
         return args, kwargs
-    bias = _bias_of_keys(slot, tokens, text.shape[1])
-    if caution.bias == "attention_mask":
-        return args, {**kwargs, "attention_mask": bias}
-    return args, {
-        **kwargs,
-        "joint_attention_kwargs": {**(kwargs.get("joint_attention_kwargs") or {}), "attention_mask": bias},
-    }
-
-
-def _bias_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
-    """``(1, 1, 1, text + K + tail)``: a merged token stands for ``N / K`` tokens, every other for itself."""
-    plan = slot.plan
-    assert plan is not None
-    bias = tokens.new_zeros(1, 1, 1, text + plan.kept + slot.tail)
-    bias[..., text : text + plan.kept] = math.log(plan.tokens / plan.kept)
-    return bias
-
-
-def _with_picked_rows(
-    slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's arguments with rotary rows picked by destination."""
     if kwargs.get(rotary.argument) is not None:
         return args, {**kwargs, rotary.argument: picked_rows(slot, rotary, tokens, kwargs[rotary.argument])}
     place = rotary.position

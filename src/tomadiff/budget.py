@@ -15,7 +15,6 @@ from typing import Annotated
 
 from tomadiff.errors import SettingError
 from tomadiff.methods.base import Method
-from tomadiff.methods.toma import FIRST_STEPS
 from tomadiff.schedule import Due, Schedule
 from tomadiff.settings import Rule, Settings
 
@@ -50,7 +49,7 @@ class Policy:
         unknown: steps that a run is taken to have where nobody says; only how often plans are made follows from it.
     """
 
-    unmerged: float = FIRST_STEPS
+    unmerged: float = 0.05
     most: float = 0.9375
     notches: int = 64
     round_notches: int = 16

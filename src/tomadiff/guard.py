@@ -22,7 +22,6 @@ from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
 from tomadiff.plan import Plan
-from tomadiff.planner import caught_up
 from tomadiff.sites import Site
 from tomadiff.slots import Slot
 
@@ -205,16 +204,8 @@ def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) ->
         "block": trace(lambda: plan.unmerge_add(plan.merge(tokens) - merged, tokens)),
         "pooled": trace(lambda: plan.merge(tokens)),
     }
-    noting = Trace()
-    if method.carries:
-        carrying = trace(lambda: plan.carry(plan.merge(tokens), tokens))
-        residual = trace(lambda: merged - merged) + trace(lambda: tokens + tokens)
-        around |= {"op": carrying, "block": carrying + residual}
-        noting = trace(lambda: tokens - tokens) + trace(lambda: caught_up(plan, tokens, tokens))
     selected, weighed = (1 / interval for interval in schedule.intervals)
-    planning = (
-        selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + noting + python_around(slots=1)
-    )
+    planning = selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + python_around(slots=1)
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
 
 

@@ -24,7 +24,6 @@ from tomadiff.budget import Rung, Shares
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.errors import SettingError
 from tomadiff.guard import Guard, Scale, python_around
-from tomadiff.planner import caught_up
 from tomadiff.schedule import Due
 from tomadiff.sites import Site
 from tomadiff.slots import Slot
@@ -161,8 +160,7 @@ class Ledger:
     def _counted(self) -> dict[Due, Trace]:
         ops = reduce(add, (self._merged(one).scaled(one.times) for one in self.wrapped), self.rest)
         ops += python_around(slots=sum(slot.active for slot in self.slots))
-        selecting, reweighing, always = self._planning()
-        ops += always
+        selecting, reweighing = self._planning()
         return {Due.SKIP: self.whole, Due.REUSE: ops, Due.SELECT: ops + selecting, Due.REWEIGH: ops + reweighing}
 
     def _merged(self, one: _Wrapped) -> Trace:
@@ -172,20 +170,19 @@ class Ledger:
             one.call()  # makes the plan, which the next one finds
         return trace(one.call) + python_around(sites=1)
 
-    def _planning(self) -> tuple[Trace, Trace, Trace]:
-        """All slots that merge: choosing destinations, renewing weights, and noting what was told."""
+    def _planning(self) -> tuple[Trace, Trace]:
+        """All slots that merge: choosing destinations, and renewing weights."""
         alike: Counter[tuple[Any, ...]] = Counter()
         example: dict[tuple[Any, ...], tuple[Slot, Tensor]] = {}
         for slot, tokens in self._planned_from():
             key = (*_like_slot(slot), tuple(tokens.shape))
             alike[key] += 1
             example[key] = slot, tokens
-        selecting = reweighing = always = Trace()
+        selecting = reweighing = Trace()
         for key, times in alike.items():
-            chosen, weighed, noted = self._one_plan(*example[key])
+            chosen, weighed = self._one_plan(*example[key])
             selecting, reweighing = selecting + chosen.scaled(times), reweighing + weighed.scaled(times)
-            always += noted.scaled(times)
-        return selecting, reweighing, always
+        return selecting, reweighing
 
     def _planned_from(self) -> list[tuple[Slot, Tensor]]:
         """Each slot that merges, and blank tokens ``(B, N, C)`` such as the first site that runs gives it."""
@@ -197,7 +194,7 @@ class Ledger:
                 first[slot.name] = slot, torch.empty(batch, grid.tokens, width, dtype=given[0].dtype, device=META)
         return list(first.values())
 
-    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace, Trace]:
+    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace]:
         planner, made = slot.planner, list[Any]()
         method, grid, depth, dice = planner.method, planner.grid, planner.depth, planner.moment.dice.generator
         assert grid is not None
@@ -205,14 +202,13 @@ class Ledger:
         plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
         selecting = trace(lambda: made.append(plan(tokens, grid)))
         reweighing = trace(lambda: method.reweigh(made[0], tokens, depth=depth))
-        noting = trace(lambda: caught_up(made[0], tokens, tokens)) if method.carries else Trace()
-        return selecting, reweighing, noting
+        return selecting, reweighing
 
 
 def _like_slot(slot: Slot) -> tuple[Any, ...]:
     """Slots with equal ones plan alike; some methods treat early and late blocks differently."""
     planner = slot.planner
-    return planner.grid, planner.level, planner.op, planner.spared, slot.tail, round(planner.depth)
+    return planner.grid, planner.level, planner.op, slot.tail, round(planner.depth)
 
 
 def _like(site: Site) -> tuple[Any, ...]:

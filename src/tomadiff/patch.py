@@ -53,8 +53,8 @@ def apply(
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
         method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
-        schedule: how long plans are kept, instead of the method's own (ToMA: one step, from 5 % of the run on;
-            ToMA.paper: destinations 10 steps, weights 5).
+        schedule: how long plans are kept, instead of the method's own (ToMA: one step; ToMA.paper: destinations 10
+            steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
         flops: instead of a ratio, the share of the unmerged model's operations that a whole picture may cost, planning

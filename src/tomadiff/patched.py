@@ -23,14 +23,14 @@ from tomadiff.guard import Guard, Scale
 from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
-from tomadiff.planner import LAST_TURN, Dice, Moment
+from tomadiff.planner import Dice, Moment
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
 from tomadiff.reuse import reusing_block, reusing_op
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
 from tomadiff.slots import Slot
-from tomadiff.survey import Survey, shared
+from tomadiff.survey import Survey
 
 logger = logging.getLogger("tomadiff")
 
@@ -75,7 +75,6 @@ class PatchedModel:
     ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
         self.method, self.given, self.guarded, self.budget = method, schedule, guarded, budget
-        self.suited = method  # to the number of steps
         self.schedule = schedule  # in force: a budget changes the one that was given
         self.family: Family = family_of(self.model)
         self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
@@ -106,7 +105,6 @@ class PatchedModel:
         if old is not None:
             old.take_off()
         self.is_on, self.calls, self.moment.dice = True, 0, Dice(self.method.seed)
-        self.suited = self.method
         self.choice, self._choices = None, {}
         self.model.__dict__[MARK] = self
         make_room_for_graphs(self.model)
@@ -146,7 +144,7 @@ class PatchedModel:
                 self.__dict__.pop(ending).stop()
         self.model.__dict__.pop(MARK, None)
         for slot in self.slots:
-            slot.plan, slot.active, slot.carries = None, False, False
+            slot.plan, slot.active = None, False
             slot.planner.kept.clear()
             self._forget_answers(slot)
         self._last_report = self._described()
@@ -172,7 +170,6 @@ class PatchedModel:
         begins = self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
         if begins:
             self._forget()
-            self._suit()
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
@@ -187,16 +184,6 @@ class PatchedModel:
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
-    def _suit(self) -> None:
-        """Change what few steps ask to be changed, for this picture."""
-        suited = self.family.suited(self.method, self.moment.tick.total)
-        if suited == self.suited:
-            return
-        self.suited = suited
-        self.guard = Guard(self.family, self.sites) if self.guarded else None
-        for slot in self.slots:
-            slot.planner.method = shared(suited, self.family)
-
     def _end_picture(self) -> None:
         self.clock.begin()
         self._forget()
@@ -207,10 +194,8 @@ class PatchedModel:
             site.last.clear()
         for slot in self.slots:
             slot.planner.suitable = None
-            slot.planner.known.clear()
 
     def _forget_answers(self, slot: Slot) -> None:
-        slot.planner.known.clear()
         for _, site in self.sites:
             if site.slot is slot:
                 site.last.clear()
@@ -236,12 +221,7 @@ class PatchedModel:
             scale = Scale.of(image, call["encoder_hidden_states"], self._dtype(image), arranged)
             merges = scale is None or self.guard.admits(slot, scale)
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
-        goes_on = merges and not learns and tick.turn <= LAST_TURN and not self.schedule.is_over(tick.step, tick.total)
-        slot.carries = planner.carries = planner.method.carries and goes_on
-        exact_first = not self.schedule.merges_at(0, tick.total)
-        slot.cautious = planner.method.cautions(exact_first=slot.carries and exact_first)
-        slot.weighs = slot.cautious and self.family.takes_bias(self.model)
-        if slot.active or slot.carries:  # unmerged steps before the first merged one leave answers to go on from
+        if slot.active:
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
     def _dtype(self, image: Tensor) -> torch.dtype:
@@ -290,7 +270,7 @@ class PatchedModel:
     def _adopt(self, choice: Choice) -> None:
         """Merge this picture as chosen."""
         self.choice = choice
-        self.method, self.suited = (replace(one, ratio=choice.ratio) for one in (self.method, self.suited))
+        self.method = replace(self.method, ratio=choice.ratio)
         self.schedule = choice.rung.on(replace(self.given, start=choice.start))
         for slot in self.slots:
             planner = slot.planner
@@ -338,7 +318,7 @@ class PatchedModel:
 
     def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
         """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
-        always, nothing = replace(self.given, start=0, stop=None), replace(self.suited, ratio=0.0)
+        always, nothing = replace(self.given, start=0, stop=None), replace(self.method, ratio=0.0)
         twin = PatchedModel(self.name, twin_of(self.model, dtype), None, nothing, always, guarded=False)
         twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
         twin._warned = self._warned  # what it would say is ours to say

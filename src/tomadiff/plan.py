@@ -73,15 +73,9 @@ class Plan(ABC):
     def unmerge(self, merged: Tensor) -> Tensor:
         """``(B, K, C)`` → ``(B, N, C)``."""
 
-    def unmerge_add(self, merged: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
-        """``residual + gate · unmerge(merged)``, ``(B, N, C)``; ``gate`` ``(B, C)`` weighs the channels of a sample."""
-        unmerged = self.unmerge(merged)
-        return residual + (unmerged if gate is None else gate[:, None] * unmerged)
-
-    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
-        """``last + share · unmerge(merged − merge(last))``, ``(B, N, C)``: only what changed is unmerged."""
-        change = merged - self.merge(last)
-        return self.unmerge_add(change if share == 1 else change * share, last)
+    def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
+        """``residual + unmerge(merged)``, ``(B, N, C)``."""
+        return residual + self.unmerge(merged)
 
     @property
     def tokens(self) -> int:
@@ -243,24 +237,28 @@ class MergePlan(Plan):
         if merged.shape[1] != self.kept:
             raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {self.kept}.")
         if self._fits_kernel(merged, self.kept):
-            return self._unmerge_fused(merged, None, None)
+            return self._unmerge_fused(merged, None)
         parts = merged.reshape(merged.shape[0], layout.regions, -1, merged.shape[-1])
         return layout.join(torch.matmul(_fit(self.unmerge_matrix, parts.shape[0]), parts))
 
-    def unmerge_add(self, merged: Tensor, residual: Tensor, gate: Tensor | None = None) -> Tensor:
+    def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
         """See :meth:`Plan.unmerge_add`."""
-        if self._fits_kernel(merged, self.kept) and residual.dtype == merged.dtype:
-            return self._unmerge_fused(merged, residual, gate)
-        return super().unmerge_add(merged, residual, gate)
+        if self._fits_kernel(merged, self.kept) and residual.dtype == merged.dtype and not _wants_grad(residual):
+            return self._unmerge_fused(merged, residual)
+        return super().unmerge_add(merged, residual)
 
-    def _unmerge_fused(self, merged: Tensor, residual: Tensor | None, gate: Tensor | None) -> Tensor:
+    def _unmerge_fused(self, merged: Tensor, residual: Tensor | None) -> Tensor:
         matrix, layout = self.unmerge_matrix, self.layout
-        tokens: Tensor = kernels.unmerge_add(merged, matrix, layout.index, layout.mask, self.tokens, residual, gate)
+        tokens: Tensor = kernels.unmerge_add(merged, matrix, layout.index, layout.mask, self.tokens, residual)
         return tokens
 
     def _fits_kernel(self, tokens: Tensor, count: int) -> bool:
-        """Other shapes get torch's complaint; other dtypes meet only under autocast, which knows torch's products."""
-        return self.fused and tokens.shape[1] == count and tokens.dtype == self.merge_matrix.dtype
+        """Other shapes get torch's error; other dtypes occur only under autocast, which knows torch's products.
+
+        Kernels have no gradients. Sites never merge where some are wanted, but a plan may be used alone.
+        """
+        fits = self.fused and tokens.shape[1] == count and tokens.dtype == self.merge_matrix.dtype
+        return fits and not _wants_grad(tokens) and not _wants_grad(self.merge_matrix)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MergePlan:
         """The same plan on another device, with its matrices in another dtype."""
@@ -289,45 +287,6 @@ class MergePlan(Plan):
         )
 
 
-@dataclass(eq=False, repr=False)
-class PickPlan(MergePlan):
-    """A plan whose merged tokens are the destinations' own: they are moved, and nothing is computed."""
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        """``(B, N, C)`` → ``(B, K, C)``: the destinations, as they are."""
-        batch, count, width = tokens.shape
-        if self.shared or len(self.places) == 1:
-            return tokens.index_select(1, self._rows_of(1, count))
-        rows = self._rows_of(batch, count)
-        return tokens.reshape(batch * count, width).index_select(0, rows).view(batch, -1, width)
-
-    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
-        """See :meth:`Plan.carry`."""
-        learns = torch.is_grad_enabled() and (merged.requires_grad or last.requires_grad)
-        if learns or last.dtype != merged.dtype or not self._fits_kernel(merged, self.kept):
-            return super().carry(merged, last, share)
-        layout, matrix = self.layout, self.unmerge_matrix
-        carried: Tensor = kernels.carry(merged, matrix, layout.index, layout.mask, self.places, last, share)
-        return carried
-
-    def _rows_of(self, batch: int, count: int) -> Tensor:
-        """``(batch·K,)`` rows of the destinations, counted through all samples; found once, since all sites ask."""
-        if torch.compiler.is_compiling():
-            return self._found_rows(batch, count)
-        known = self.__dict__.get("_known_rows")
-        if known is None or known[0] is not self.places or known[1] != (batch, count):
-            known = self.places, (batch, count), self._found_rows(batch, count)
-            self._known_rows = known
-        rows: Tensor = known[2]
-        return rows
-
-    def _found_rows(self, batch: int, count: int) -> Tensor:
-        if batch == 1:
-            return self.destinations[0]
-        rows = repeat_to(self.destinations, batch)
-        return (rows + torch.arange(0, batch * count, count, device=rows.device)[:, None]).flatten()
-
-
 def group_count(batch: int, share: Share, passes: int) -> int:
     """How many groups of samples share their destinations."""
     require_choice("share", share, ("sample", "prompt", "batch"))
@@ -343,6 +302,10 @@ def group_count(batch: int, share: Share, passes: int) -> int:
 def by_group(samples: Tensor, groups: int) -> Tensor:
     """``(B, …)`` → ``(B/G, G, …)``: samples ``g, g + G, …`` form group ``g``, as guidance stacks its passes."""
     return samples.reshape(samples.shape[0] // groups, groups, *samples.shape[1:])
+
+
+def _wants_grad(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _fit(matrix: Tensor, batch: int) -> Tensor:

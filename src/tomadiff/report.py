@@ -177,8 +177,8 @@ def _mean_coverage(plan: Plan) -> float:
 
 
 def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
-    """Plans, what sites gave last and to what; plans share tensors with each other, so each tensor counts once."""
+    """Plans, and what sites gave last; plans share tensors with each other, so each tensor counts once."""
     plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
-    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites]), slot.planner.known.values()]
+    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
     tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -56,8 +56,6 @@ class Schedule(Settings):
         reuse_every: compute the ops (of Flux's single blocks, the whole block) only every so many steps, and add what
             they gave last in between: a cache on top of merging (or alone, with ratio 0). It holds all they give.
         reuse_from: first step of that.
-        lenient: where ``start`` is a share of the run and nobody knows the number of steps, merge from the first step
-            on instead of raising.
     """
 
     destinations_every: Count | None = None
@@ -69,7 +67,6 @@ class Schedule(Settings):
     ratio_at_op: Mapping[Op, Ratio] | tuple[tuple[Op, Ratio], ...] = ()
     reuse_every: Count = 1
     reuse_from: When = 0
-    lenient: bool = False
 
     @classmethod
     def ramp(cls, first: float, last: float, pieces: int = 4, **settings: Any) -> Schedule:
@@ -99,16 +96,10 @@ class Schedule(Settings):
 
     def merges_at(self, step: int, total: int | None = None) -> bool:
         """Whether ``step`` lies in the window."""
-        return step >= self._first(total) and not self.is_over(step, total)
+        return step >= _step_of("start", self.start, total) and not self._is_over(step, total)
 
-    def is_over(self, step: int, total: int | None = None) -> bool:
-        """Whether ``step`` lies behind the window."""
+    def _is_over(self, step: int, total: int | None) -> bool:
         return self.stop is not None and step >= _step_of("stop", self.stop, total)
-
-    def _first(self, total: int | None) -> int:
-        if self.lenient and total is None and isinstance(self.start, float):
-            return 0
-        return _step_of("start", self.start, total)
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ Selectors take the ``similarity`` ``(M, L, L)`` of the tokens of ``M`` regions (
 batch. The plain-torch code here is the definition; faster equals may stand in for it.
 
 :func:`facility_location` is the paper's choice. :func:`random`, :func:`strided` and :func:`kmeans` are there to
-compare with. :func:`pivoted` looks at lengths too, and is for changes. Another submodular function is a small
-:class:`Objective`; :class:`SaturatedCoverage` shows one.
+compare with. Another submodular function is a small :class:`Objective`; :class:`SaturatedCoverage` shows one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from tomadiff.kernels import Choice as Choice
 from tomadiff.settings import named
 
 _NEVER = float("-inf")
-_ROUNDING = 1e-6  # share of the largest squared length below which what is left of a token is noise
 _LAST_RESORT = -1e30  # below every real gain, above _NEVER: tokens that are chosen only when nothing else is left
 
 
@@ -245,31 +243,6 @@ def submodular(objective: Callable[[], Objective]) -> Selector:
     return select
 
 
-def pivoted(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
-    """Each time the token of which most is left when those chosen before have explained what they can.
-
-    Unlike the others it is meant for inner products, ``(M, L, L)``: a long token counts for more than a short one. It
-    is a Cholesky factorisation with pivots, whose squares are the gains; ties and masked tokens as in :func:`greedy`.
-    """
-    _require_room(count, similarity.shape[1])
-    clean = _masked(similarity, mask)
-    left, room = clean.clone(), clean.diagonal(dim1=1, dim2=2)
-    least = (_ROUNDING * room.amax(-1, keepdim=True)).clamp_min(torch.finfo(room.dtype).tiny)
-    room = room.clone() if mask is None else torch.where(mask, room, _LAST_RESORT)
-    indices, gains = [], []
-    for step in range(count):
-        gain, chosen = room.max(-1, keepdim=True)
-        indices.append(chosen)
-        gains.append(gain)
-        if step == count - 1:
-            break
-        row = left.gather(1, chosen[..., None].expand(-1, -1, left.shape[2]))
-        factor = row * gain.clamp(min=least).rsqrt_()[..., None]  # less is rounding, and explains next to nothing
-        left.addcmul_(factor.transpose(1, 2), factor, value=-1)
-        room.addcmul_(factor[:, 0], factor[:, 0], value=-1).scatter_(1, chosen, _NEVER)
-    return _completed(clean, torch.cat(indices, 1), mask, torch.cat(gains, 1).clamp_min(0))
-
-
 def random(
     similarity: Tensor, count: int, mask: Tensor | None = None, *, generator: torch.Generator | None = None
 ) -> Selection:
@@ -332,12 +305,7 @@ def _distinct_nearest(closeness: Tensor, mask: Tensor | None) -> Tensor:
 
 def _selection(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: Tensor | None = None) -> Selection:
     """Complete a selection; without ``gains``, those of facility location in the order of ``indices``."""
-    return _completed(_masked(similarity, mask), indices, mask, gains)
-
-
-def _completed(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: Tensor | None) -> Selection:
-    """The same, where rows and columns of masked tokens are zero already."""
-    chosen = similarity.transpose(1, 2).gather(1, indices[..., None].expand(-1, -1, similarity.shape[1]))
+    chosen = _masked(similarity, mask).transpose(1, 2).gather(1, indices[..., None].expand(-1, -1, similarity.shape[1]))
     best = chosen.amax(1)
     if gains is None:
         reached = chosen.cummax(1).values.sum(-1)
@@ -361,7 +329,6 @@ SELECTORS: dict[str, Selector] = {
     "random": random,
     "strided": strided,
     "kmeans": kmeans,
-    "pivoted": pivoted,
 }
 """Selectors by the name that settings and the command line use."""
 

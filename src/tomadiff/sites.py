@@ -6,8 +6,6 @@ A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~to
 from __future__ import annotations
 
 import copy
-import itertools
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,15 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tomadiff.arguments import Caution, Rotary, for_merged
+from tomadiff.arguments import Rotary, for_merged
 from tomadiff.errors import PatchError
 from tomadiff.grid import Layout
 from tomadiff.inject import DATA
 from tomadiff.slots import Slot
 
 OpKind = Literal["attention", "cross_attention", "feed_forward"]
-
-_NUMBERS = itertools.count()
 
 
 def _not_injected(*_: Any) -> Any:
@@ -42,12 +38,9 @@ class Site:
         rotary: its rotary tables, if it has any.
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
-        caution: how its answers are to be taken, where settings ask for that.
         inner: set by :func:`tomadiff.inject.inject`.
-        last: what it gave last, for those who reuse it (by pass of the step) or carry it on (see :func:`_spread`).
+        last: what it gave last, by pass of the step, for those who reuse it.
         pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
-        handle: a number that compiled code knows it by.
-        receipts: what compiled code was given for answers it handed over; it says nothing.
     """
 
     slot: Slot
@@ -57,43 +50,28 @@ class Site:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
-    caution: Caution | None = None
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
     last: dict[Any, Any] = field(default_factory=dict, repr=False)
     pays: bool = True
-    handle: Tensor = field(default_factory=lambda: torch.tensor(next(_NUMBERS)), init=False, repr=False, compare=False)
-    receipts: dict[int, Tensor] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self.receipts = {place: self.handle.clone() for place in self.outputs}  # all there: compiled code guards on it
-        _SITES[int(self.handle)] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""
         twin = copy.copy(self)
         memo[id(self)] = twin
-        for name in ("slot", "rotary", "inner", "last", "receipts"):
+        for name in ("slot", "rotary", "inner", "last"):
             setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
-        twin.handle = torch.tensor(next(_NUMBERS))
-        _SITES[int(twin.handle)] = twin
         return twin
-
-
-_SITES: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``unmerge(op(merge(x)))`` for attention and feed-forward; text and other inputs pass as they are."""
     site: Site = getattr(self, DATA)
     if not ready_to_merge(site, hidden_states, args, kwargs):
-        result = site.inner(self, hidden_states, *args, **kwargs)
-        if site.slot.carries:
-            _map_outputs(site, result, _noted)
-        return result
-    args, kwargs = for_merged(site.slot, site.rotary, site.caution, hidden_states, args, kwargs)
+        return site.inner(self, hidden_states, *args, **kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
-    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), _spread)
+    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), site.slot.unmerge)
 
 
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -101,16 +79,11 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     site: Site = getattr(self, DATA)
     slot = site.slot
     if not ready_to_merge(site, hidden_states, args, kwargs):
-        result = site.inner(self, hidden_states, *args, **kwargs)
-        if slot.carries:
-            _map_outputs(site, result, lambda site, place, image: _noted(site, place, image - hidden_states))
-        return result
-    args, kwargs = for_merged(site.slot, site.rotary, site.caution, hidden_states, args, kwargs)
+        return site.inner(self, hidden_states, *args, **kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, hidden_states, args, kwargs)
     merged = slot.merge(hidden_states)
 
-    def added(site: Site, place: int, image: Tensor) -> Tensor:
-        if slot.carries:
-            return hidden_states + _spread(site, place, image - merged)
+    def added(image: Tensor) -> Tensor:
         return slot.unmerge_add(image - merged, hidden_states)
 
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), added)
@@ -131,7 +104,7 @@ class Passage:
 
     def _order(self) -> Layout | None:
         """One for all slots of a stack: they cut the same grid into the same regions."""
-        return next((slot.order for slot in self.slots if slot.active or slot.carries), None)
+        return next((slot.order for slot in self.slots if slot.active), None)
 
     def enter(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` in raster order → in the order of the plans."""
@@ -144,88 +117,11 @@ class Passage:
         return tokens if order is None else order.restore(tokens)
 
 
-def _map_outputs(site: Site, result: Any, change: Callable[[Site, int, Tensor], Tensor]) -> Any:
-    """``change(site, place, item)`` instead of every image-length item of what a call returned."""
+def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """``change(item)`` instead of every image-length item of what a call returned."""
     if isinstance(result, Tensor):
-        return change(site, 0, result)
-    return tuple(change(site, place, item) if place in site.outputs else item for place, item in enumerate(result))
-
-
-# ---------------------------------------------------------------------------------------------- back to all tokens
-def _spread(site: Site, place: int, answer: Tensor) -> Tensor:
-    """What merged tokens were given, ``(B, K + tail, C)``, for all tokens, ``(B, N + tail, C)``.
-
-    Where answers are carried on, only their change since the last call is unmerged: a token that was merged away keeps
-    the answer of its own that it had, and moves with its neighbours.
-    """
-    slot = site.slot
-    if not slot.carries:
-        return slot.unmerge(answer)
-    if torch.compiler.is_compiling():
-        assert slot.plan is not None
-        whole: Tensor = carried(answer, site.handle, place, slot.plan.tokens + slot.tail, slot.plan.state)
-        return whole
-    last = site.last.get(_entry(slot, place))
-    if last is None or not slot.could_give(last, answer):
-        return _noted(site, place, slot.unmerge(answer))
-    return _noted(site, place, slot.carry(answer, last, _believed(site)))
-
-
-def _believed(site: Site) -> float:
-    """How far to go along with a change of answers; see :class:`Caution`."""
-    slot = site.slot
-    if site.caution is None or not slot.cautious:
-        return 1.0
-    assert slot.plan is not None
-    share: float = (slot.plan.kept / slot.plan.tokens) ** site.caution.power
-    return share
-
-
-def _noted(site: Site, place: int, answer: Tensor) -> Tensor:
-    """``answer`` ``(B, N + tail, C)``, kept for the next step where answers are carried on."""
-    if not (site.slot.carries and site.pays):
-        return answer
-    if torch.compiler.is_compiling():
-        site.receipts[place] = kept(answer, site.handle, place)  # or the compiler would leave out the call
-    elif answer.requires_grad:  # an input learns: its graph must not outlive the call
-        site.last.pop(_entry(site.slot, place), None)
-    else:
-        site.last[_entry(site.slot, place)] = answer
-    return answer
-
-
-def _entry(slot: Slot, place: int) -> tuple[int, int, bool]:
-    """Answers of one pass of the step, of one output, with tokens in one order."""
-    return slot.turn, place, slot.order is not None
-
-
-@torch.library.custom_op("tomadiff::carried", mutates_args=())
-def carried(answer: Tensor, handle: Tensor, place: int, tokens: int, state: list[Tensor]) -> Tensor:  # noqa: ARG001
-    """:func:`_spread` for compiled code, with a plan of this ``state``: which answers there are never enters a graph.
-
-    Compiled code may use the memory of what it is given again, so what is kept is a copy.
-    """
-    site = _SITES[int(handle)]
-    assert site.slot.plan is not None
-    site.slot.plan.renew(state)
-    return _spread(site, place, answer).clone()
-
-
-@carried.register_fake
-def _(answer: Tensor, handle: Tensor, place: int, tokens: int, state: list[Tensor]) -> Tensor:  # noqa: ARG001
-    return answer.new_empty(answer.shape[0], tokens, answer.shape[2])
-
-
-@torch.library.custom_op("tomadiff::kept", mutates_args=())
-def kept(answer: Tensor, handle: Tensor, place: int) -> Tensor:
-    """:func:`_noted` for compiled code; what it gives says nothing."""
-    _noted(_SITES[int(handle)], place, answer.clone())
-    return handle.clone()
-
-
-@kept.register_fake
-def _(answer: Tensor, handle: Tensor, place: int) -> Tensor:  # noqa: ARG001 - as the real one
-    return torch.empty_like(handle)
+        return change(result)
+    return tuple(change(item) if place in site.outputs else item for place, item in enumerate(result))
 
 
 # ---------------------------------------------------------------------------------------------- when not to merge
@@ -233,8 +129,6 @@ def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: di
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     slot = site.slot
     if not slot.active:
-        if slot.carries and (site.leads or (not torch.compiler.is_compiling() and slot.is_stale())):
-            slot.note(_as_first_op_sees(site, tokens))
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:

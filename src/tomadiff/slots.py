@@ -33,10 +33,6 @@ class Slot:
         trains: whether gradients of the model's weights are wanted.
         turn: which pass of the step the call is.
         reuses: whether ops give again what they gave last.
-        carries: whether what ops give is kept, and merged is how it changes; see :attr:`Method.carries`.
-        cautious: whether answers of joint attention are estimates to be averaged; see
-            :class:`tomadiff.arguments.Caution`.
-        weighs: whether keys of merged tokens count for as many tokens as they stand for.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -45,14 +41,13 @@ class Slot:
         self.plan: Plan | None = None
         self.active = False
         self.tail = self.batch = self.turn = 0
-        self.trains = self.reuses = self.carries = self.cautious = self.weighs = False
+        self.trains = self.reuses = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None
         self._taken: Plan | None = None  # the planner's plan that ours has the state of
         self.warn: Callable[[str], None] = _say_nothing
         self.handle = torch.tensor(next(_NUMBERS))
-        self.receipt = self.handle.clone()  # what compiled code was given for tokens it handed over; it says nothing
         _SLOTS[int(self.handle)] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
@@ -100,15 +95,6 @@ class Slot:
         else:
             self.plan.renew(current.state)
 
-    def note(self, tokens: Tensor) -> None:
-        """Take ``tokens`` ``(B, N + tail, C)`` of a step that does not merge for those that answers belong to."""
-        if torch.compiler.is_compiling():
-            self.receipt = noted(tokens, self.handle)  # or the compiler would leave out the call
-            return
-        self._renewed_for = self.planner.moment.tick
-        if self.expects(tokens):
-            self.planner.note(tokens)
-
     def is_stale(self) -> bool:
         """Whether nobody has looked yet, in this call of the model, if the plan is due."""
         return self.plan is None or self._renewed_for is not self.planner.moment.tick
@@ -124,12 +110,6 @@ class Slot:
         grid = self.planner.grid
         return grid is not None and tuple(tokens.shape[:-1]) == (self.batch, grid.tokens + self.tail)
 
-    def could_give(self, last: Tensor, merged: Tensor) -> bool:
-        """Whether unmerging ``merged`` gives what ``last`` looks like; a chunk or another batch does not."""
-        assert self.plan is not None
-        like = merged.shape[0], self.plan.tokens + self.tail, merged.shape[2]
-        return tuple(last.shape) == like and last.dtype == merged.dtype
-
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N + tail, C)`` → ``(B, K + tail, C)``."""
         assert self.plan is not None
@@ -142,15 +122,6 @@ class Slot:
         """``residual`` ``(B, N + tail, C)`` plus ``merged`` ``(B, K + tail, C)`` unmerged."""
         assert self.plan is not None
         return residual + self.unmerge(merged) if self.tail else self.plan.unmerge_add(merged, residual)
-
-    def carry(self, merged: Tensor, last: Tensor, share: float = 1.0) -> Tensor:
-        """``last`` ``(B, N + tail, C)``, changed as ``merged`` ``(B, K + tail, C)`` did; see :meth:`Plan.carry`."""
-        assert self.plan is not None
-        if not self.tail:
-            return self.plan.carry(merged, last, share)
-        image = self.plan.carry(merged[:, : self.plan.kept], last[:, : self.plan.tokens], share)
-        behind = last[:, self.plan.tokens :]
-        return torch.cat([image, behind + share * (merged[:, self.plan.kept :] - behind)], dim=1)
 
     def unmerge(self, merged: Tensor) -> Tensor:
         """``(B, K + tail, C)`` → ``(B, N + tail, C)``."""
@@ -181,15 +152,3 @@ def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[T
 @renewed_state.register_fake
 def _(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - as the real one
     return [torch.empty_like(tensor) for tensor in state]
-
-
-@torch.library.custom_op("tomadiff::noted", mutates_args=())
-def noted(tokens: Tensor, handle: Tensor) -> Tensor:
-    """:meth:`Slot.note` for compiled code; what it gives says nothing."""
-    _SLOTS[int(handle)].note(tokens.clone())  # its memory may be used again
-    return handle.clone()
-
-
-@noted.register_fake
-def _(tokens: Tensor, handle: Tensor) -> Tensor:  # noqa: ARG001 - as the real one
-    return torch.empty_like(handle)

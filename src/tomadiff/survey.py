@@ -60,12 +60,7 @@ class Survey:
     def _blocks_to_skip(self, total: int) -> int:
         if self.method.skip is not None:
             return self.method.skip
-        return 0 if self._spares else round(self.family.skip * total)
-
-    @property
-    def _spares(self) -> bool:
-        """Whether some stacks merge less than others, instead of their first blocks not at all."""
-        return self.method.carries and self.method.skip is None and bool(self.family.spared)
+        return round(self.family.skip * total)
 
     def _require_levels(self, count: int) -> None:
         beyond = [level for level in self.method.levels or () if level >= count]
@@ -90,25 +85,22 @@ class Survey:
             self.warn(f"blocks of the class {type(module).__name__} are not known")
             return
         key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
-        spared = self.family.spared.get(stack.name, 0.0) if self._spares else 0.0
-        if spared and self.method.scope == "level":
-            key = f"{key}, {stack.name}"
         for call in calls_to_wrap(module, described, self.method):
             op = call.kind if call.kind in self.schedule.ops else None
             name = key if op is None else f"{key}, {op.replace('_', ' ')}"
-            slot = self._known.get(name) or self._new_slot(name, level, stack.depth, place / total, op, spared)
+            slot = self._known.get(name) or self._new_slot(name, level, stack.depth, place / total, op)
             leads = name not in self._known
             self._known[name] = slot
             stack_slots = self.homes.setdefault(stack.home, [])
             if slot not in stack_slots:
                 stack_slots.append(slot)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint, call.caution)
+            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint)
             self.sites.append((call.module, site))
 
-    def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None, spared: float) -> Slot:
+    def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None) -> Slot:
         method = shared(self.method, self.family)
-        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress, op, spared))
+        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress, op))
         slot.warn = self.warn
         self.slots.append(slot)
         self.depths[name] = depth

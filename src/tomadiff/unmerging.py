@@ -3,8 +3,7 @@
 ``"transpose"`` hands each token its own share of the destinations it merged into. ``"pseudo-inverse"`` undoes the
 averaging as well as a linear map can, whatever the tokens. ``"least-squares"`` looks at the tokens: of all matrices
 it takes the one that rebuilds them best from their merged selves, so that what a layer adds to the destinations is
-spread the way the tokens themselves are spread between them. ``"regression"`` is the same for tokens that are changes:
-one that did not change need not move with its neighbours, so nothing has to sum to one.
+spread the way the tokens themselves are spread between them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from torch import Tensor
 
 from tomadiff.errors import require_choice
 
-Unmerge = Literal["transpose", "pseudo-inverse", "least-squares", "regression"]
+Unmerge = Literal["transpose", "pseudo-inverse", "least-squares"]
 UNMERGES: tuple[str, ...] = get_args(Unmerge)
-FITTED: tuple[Unmerge, ...] = ("least-squares", "regression")
-"""Those that look at the tokens."""
 
 _PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
 _PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
-WEAK_PULL = 0.01  # of regression, which the transpose says less about
 _FACTORISES = ("cpu", "cuda", "xpu", "meta")  # devices with a batched Cholesky factorisation, or that stand for them
 _ROUNDS = 16  # of Newton's iteration elsewhere: the pull bounds the condition number, so this many are enough
 _RESIDUAL = 1e-3  # of an inverse that can be trusted
@@ -38,7 +34,7 @@ def unmerge_matrix(
         weights: ``(B, R, k, L)`` of every token (a column) over the destinations of its region.
         merge: ``(B, R, k, L)`` the same with rows that sum to one.
         kind: which of the ways above.
-        products: ``(B, R, L, L)`` inner products of the tokens; the last two look at them, the others do not.
+        products: ``(B, R, L, L)`` inner products of the tokens, which least squares looks at.
         kept: ``(B, R, k, 1)`` false for destinations that are not kept, whose rows of ``merge`` are zero; ``None``
             keeps all.
     """
@@ -48,8 +44,7 @@ def unmerge_matrix(
     if kind == "pseudo-inverse":
         return pseudo_inverse(merge)
     assert products is not None
-    fit = least_squares if kind == "least-squares" else regression
-    return fit(weights, merge, products, kept=kept)
+    return least_squares(weights, merge, products, kept=kept)
 
 
 def pseudo_inverse(merge: Tensor) -> Tensor:
@@ -90,14 +85,6 @@ def least_squares(
     shift = _of_kept(inverse.sum(-2, keepdim=True), kept)
     summed = free - (free.sum(-1, keepdim=True) - 1) * (shift / shift.sum(-1, keepdim=True))
     return _where_solved(solved, summed, weights)
-
-
-def regression(
-    weights: Tensor, merge: Tensor, products: Tensor, pull: float = WEAK_PULL, kept: Tensor | None = None
-) -> Tensor:
-    """As :func:`least_squares`, without the condition on sums."""
-    free, _, solved = _fitted(weights, merge, products, pull, kept)
-    return _where_solved(solved, _of_kept(free, kept), weights)
 
 
 def _fitted(

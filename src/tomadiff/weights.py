@@ -17,13 +17,12 @@ from tomadiff.allotment import AllottedPlan, DensePlan, by_rank, is_kept, kept_i
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
-from tomadiff.plan import Destinations, MergePlan, PickPlan, Share, by_group, group_count
-from tomadiff.select import Selection, Selector, as_cosines, cosines, inner_products, pivoted
-from tomadiff.unmerging import FITTED, WEAK_PULL, Unmerge, unmerge_matrix
+from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count
+from tomadiff.select import Selection, Selector, as_cosines, cosines, inner_products
+from tomadiff.unmerging import Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
-Merging = Literal["average", "pick"]
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ def choose_destinations(
     layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
     products, cosine, mask = _compared(tokens, layout, groups)
     count = kept_per_region(ratio, layout) if quota == "equal" else layout.length
-    similarity = _mean_of_group(products, groups) if selector is pivoted else _similarity(cosine, groups)
-    selection = selector(similarity, count, mask)
+    selection = selector(_similarity(cosine, groups), count, mask)
     places = selection.indices.view(groups, layout.regions, -1)
     rows = None if quota == "equal" else _ranked(selection, mask, layout, groups)[:, : kept_in_all(ratio, layout)]
     rows = None if rows is None else rows.sort(dim=-1).values
@@ -111,12 +109,7 @@ def _compared(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tens
 
 def _similarity(cosine: Tensor, groups: int) -> Tensor:
     """``(B, R, L, L)`` → ``(G·R, L, L)`` as selectors take it, from 0 to 1."""
-    return (_mean_of_group(cosine, groups) + 1) / 2
-
-
-def _mean_of_group(matrices: Tensor, groups: int) -> Tensor:
-    """``(B, R, L, L)`` → ``(G·R, L, L)``."""
-    return by_group(matrices, groups).mean(0).flatten(0, 1)
+    return (by_group(cosine, groups).mean(0).flatten(0, 1) + 1) / 2
 
 
 def coverage_by_count(
@@ -166,18 +159,16 @@ def weigh(
     unmerge: Unmerge = "transpose",
     seen: Seen = NOTHING,
     kernels: Choice = "auto",
-    merging: Merging = "average",
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
     ``seen`` spares what is known already. ``kernels`` says whether plain torch makes and
-    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`). ``merging`` says whether a merged token
-    is the average of those that joined it, or the destination as it is.
+    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
     """
-    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge, merging)
+    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
-    fits, cosine, products, kept = unmerge in FITTED, seen.cosine, seen.products, None
+    fits, cosine, products, kept = unmerge == "least-squares", seen.cosine, seen.products, None
     parts = layout.split(tokens) if cosine is None or logits == "dot" or (fits and products is None) else None
     if fits and products is None:
         assert parts is not None
@@ -193,9 +184,9 @@ def weigh(
     weights = _weights(affinity / temperature, layout.mask)
     mass = weights.sum(-1)
     own = torch.zeros_like(weights).scatter_(-1, chosen.places[..., None], 1.0)
-    merge = own if merging == "pick" else _normalised(weights, mass, own)
+    merge = _normalised(weights, mass, own)
     merge = merge if kept is None else merge * kept
-    plan = (PickPlan if merging == "pick" else MergePlan)(
+    plan = MergePlan(
         layout,
         chosen.places,
         merge.to(tokens.dtype),
@@ -209,12 +200,8 @@ def weigh(
     return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(
-    tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge, merging: Merging
-) -> str | None:
+def _without_kernel(tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge) -> str | None:
     """What only plain torch can do, in words."""
-    if merging != "average":
-        return f"merging={merging!r}"
     if chosen.rows is not None:
         return "quota='shared'"
     if tokens.requires_grad and torch.is_grad_enabled():
@@ -232,34 +219,6 @@ def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float,
     )
     coverage = near.sum(-1) / layout.grid.tokens
     return MergePlan(layout, chosen.places, merge, unmerge, mass.flatten(1), coverage, chosen.shared, fused=True)
-
-
-def fits_in_one_launch(kernels: Choice, tokens: Tensor, layout: Layout) -> bool:
-    """Whether :func:`regressed` may plan for ``tokens`` ``(B, N, C)``; raises if ``kernels`` insists and it may not."""
-    too_long = f"regions of more than {fast.LONGEST_FITTED} tokens with unmerge='regression'; use Tiles(4) or Tiles(8)"
-    missing = too_long if layout.length > fast.LONGEST_FITTED else None
-    return fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=missing)
-
-
-def regressed(
-    tokens: Tensor, layout: Layout, count: int, groups: int, temperature: float, places: Tensor | None = None
-) -> PickPlan:
-    """Pivots and regression in one launch: :func:`choose_destinations` by ``pivoted``, then :func:`weigh` by those.
-
-    Args:
-        tokens: ``(B, N, C)`` in raster order.
-        layout: the regions.
-        count: destinations of each.
-        groups: of samples that share their destinations.
-        temperature: as :func:`weigh` has it.
-        places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
-    """
-    alone = groups if places is None else tokens.shape[0]
-    found, merge, unmerge, mass, near = fast.regression_plan(
-        tokens, layout.index, layout.mask, places, alone, count, temperature, WEAK_PULL
-    )
-    coverage = near.sum(-1) / layout.grid.tokens
-    return PickPlan(layout, found, merge, unmerge, mass.flatten(1), coverage, groups == 1, fused=True)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:

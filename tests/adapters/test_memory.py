@@ -126,26 +126,6 @@ def test_peak_of_live_bytes_is_below_the_unpatched_one(build: Callable[..., Any]
     assert reusing < share * plain
 
 
-def test_what_is_carried_costs_memory_until_the_picture_is_done() -> None:
-    """One output of every merged layer, and of no step but the last."""
-    one = tiny.build("sdxl")
-    held: list[weakref.ref[Tensor]] = []
-
-    def look(_: Any, __: int, ___: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        gc.collect()
-        assert all(reference() is None for reference in held), "those of the step before"
-        held[:] = [weakref.ref(answer) for _, site in sites(one.model) for answer in site.last.values()]
-        assert len(held) == len(sites(one.model))
-        return tensors
-
-    with tomadiff.apply(one.pipe, 0.5, carry=True):
-        one.draw(num_inference_steps=3, callback_on_step_end=look)
-        gc.collect()
-        assert held
-        assert all(reference() is None for reference in held)
-        assert not any(site.last for _, site in sites(one.model))
-
-
 def live_tensors() -> int:
     gc.collect()
     return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())  # isinstance would wake lazy proxies

@@ -186,7 +186,7 @@ def test_every_kind_of_scheduler(kind: str) -> None:
         one.draw(seed=5, num_inference_steps=6)
         assert torch.equal(one.draw(num_inference_steps=6), first)
         assert made(patch)[0] == (3 * plans, 3 * weights)
-    with tomadiff.apply(one.pipe, 0.5) as patch:  # with answers that are carried from call to call
+    with tomadiff.apply(one.pipe, 0.5) as patch:
         first = one.draw(num_inference_steps=6)
         one.draw(seed=5, num_inference_steps=6)
         assert torch.equal(one.draw(num_inference_steps=6), first)

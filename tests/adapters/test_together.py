@@ -34,9 +34,9 @@ def draw(drawer: Tiny) -> Tensor:
 
 
 def apply(drawer: Tiny) -> tomadiff.Patch:
-    """Plans are renewed within the few steps of a test, and answers carried on, which UNets else do with many."""
+    """Plans are renewed within the few steps of a test."""
     renewed = tomadiff.Schedule(destinations_every=3, weights_every=1)
-    return tomadiff.apply(drawer.pipe, 0.5, schedule=renewed, carry=True)
+    return tomadiff.apply(drawer.pipe, 0.5, schedule=renewed)
 
 
 def draw_merged(drawer: Tiny) -> Tensor:

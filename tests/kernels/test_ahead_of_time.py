@@ -43,8 +43,6 @@ def test_all_kernels_are_compiled_for_all_lengths() -> None:
         "merge_weights of tokens",
         "merge",
         "unmerge_add",
-        "carry",
     }
-    short = {"regression_plan", "regression_plan, pivots", "regression_plan, fit"}
-    expected = {(k, n) for k in kernels for n in LENGTHS} | {(k, n) for k in short for n in LENGTHS if n <= 64}
+    expected = {(k, n) for k in kernels for n in LENGTHS}
     assert {(program.name, program.tokens) for program in programs()} == expected

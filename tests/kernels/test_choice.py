@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tomadiff import Grid, Tiles, ToMA, Whole, kernels
+from tomadiff import Grid, Tiles, ToMA, kernels
 from tomadiff.errors import SettingError
 from tomadiff.select import facility_location
 from tomadiff.weights import weigh
@@ -115,16 +115,15 @@ def test_the_whole_way_through_kernels_has_the_shapes_of_plain_torch(
         assert plan.fits(plain)
         merged = plan.merge(fake)
         assert (merged.shape, merged.dtype) == ((2, plain.kept, 4), dtype)
-        for restored in (plan.unmerge(merged), plan.unmerge_add(merged, fake, fake[:, 0])):
+        for restored in (plan.unmerge(merged), plan.unmerge_add(merged, fake)):
             assert (restored.shape, restored.dtype) == (fake.shape, dtype)
 
 
-def test_a_residual_and_a_gate_mean_the_same_in_plain_torch() -> None:
-    tokens, gate = torch.randn(2, 63, 4), torch.randn(2, 4)
+def test_a_residual_means_the_same_in_plain_torch() -> None:
+    tokens = torch.randn(2, 63, 4)
     plan = ToMA.tile(0.5).plan(tokens, GRID)
     merged = plan.merge(tokens)
     assert torch.equal(plan.unmerge_add(merged, tokens), tokens + plan.unmerge(merged))
-    assert torch.equal(plan.unmerge_add(merged, tokens, gate), tokens + gate[:, None] * plan.unmerge(merged))
 
 
 def test_a_plan_that_moves_to_another_kind_of_device_leaves_its_kernels_behind() -> None:
@@ -132,12 +131,6 @@ def test_a_plan_that_moves_to_another_kind_of_device_leaves_its_kernels_behind()
     plan.fused = True
     assert plan.to(dtype=torch.float16).fused
     assert not plan.to("meta").fused
-
-
-def test_our_defaults_have_kernels_but_not_across_regions() -> None:
-    assert ToMA(0.5, kernels="triton").kernels == "triton"
-    with pytest.raises(SettingError, match="no kernel for attention_regions"):
-        ToMA(0.5, kernels="triton", attention_regions=Whole())
 
 
 def test_the_meta_device_stands_for_a_gpu_only_if_told() -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from tomadiff.adapters.family import Block, Op
-from tomadiff.arguments import Caution, Rotary
+from tomadiff.arguments import Rotary
 from tomadiff.methods.base import Method
 from tomadiff.sites import OpKind
 
@@ -24,7 +24,6 @@ class Wrapped:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
-    caution: Caution | None = None
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
@@ -32,7 +31,7 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif method.span == "block" or not described.ops:
-        yield Wrapped(block, "block", "", described.rotary, described.outputs, caution=described.caution)
+        yield Wrapped(block, "block", "", described.rotary, described.outputs)
     else:
         if method.plans_from == "block":
             yield Wrapped(block, "plan")
@@ -45,4 +44,4 @@ def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], poole
         module = getattr(block, op.path, None)
         if isinstance(module, nn.Module) and op.kind in kinds:
             kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
-            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint, op.caution)
+            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint)

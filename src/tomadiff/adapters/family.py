@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tomadiff.arguments import Caution, Rotary
+from tomadiff.arguments import Rotary
 from tomadiff.grid import Grid
-from tomadiff.methods.base import Method
 from tomadiff.plan import Share
 from tomadiff.sites import OpKind
 
@@ -27,7 +26,6 @@ class Op:
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
         joint: whether it is attention of the joint kind, over text and image.
-        caution: how to take what it gives; see :class:`tomadiff.arguments.Caution`.
     """
 
     path: str
@@ -35,7 +33,6 @@ class Op:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
-    caution: Caution | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,6 @@ class Block:
         rotary: rotary tables that the block itself is given.
         outputs: which items are image-length where the block returns a tuple.
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
-        caution: how to take what the whole block gives; see :class:`tomadiff.arguments.Caution`.
     """
 
     name: str
@@ -56,7 +52,6 @@ class Block:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     pooled: tuple[Op, ...] = ()
-    caution: Caution | None = None
 
 
 @dataclass(frozen=True)
@@ -122,11 +117,6 @@ def order_matters(_: nn.Module, __: Call) -> bool:
     return True
 
 
-def takes_no_bias(_: nn.Module) -> bool:
-    """Most processors ignore a mask; see :attr:`Family.takes_bias`."""
-    return False
-
-
 @dataclass(frozen=True)
 class Family:
     """Everything that tomadiff knows about a kind of model.
@@ -140,14 +130,9 @@ class Family:
         scene: finds the grids of a call.
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
-        spared: stacks, by name, whose ratio is so much smaller where answers are carried on; no block is skipped then.
-            It holds unless a method says how many blocks to skip.
         share: forced where rotary tables have no batch axis.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
-        carries_from: fewest steps of a run at which one step says enough about the next for answers to be carried on,
-            where a method leaves that open.
-        takes_bias: whether attention of a model takes a bias of its keys, as it runs now.
         note: what a user should know.
     """
 
@@ -159,16 +144,9 @@ class Family:
     scene: Callable[[nn.Module, Call], Scene | None] = field(repr=False)
     pipelines: tuple[str, ...] = ()
     skip: float = 0.0
-    spared: Mapping[str, float] = field(default_factory=dict)
     share: Share | None = None
     order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
-    carries_from: int = 0
-    takes_bias: Callable[[nn.Module], bool] = field(default=takes_no_bias, repr=False)
     note: str = ""
-
-    def suited(self, method: Method, steps: int | None) -> Method:
-        """``method`` for a run of so many steps, if their number is known."""
-        return method.fresh() if steps is not None and steps < self.carries_from else method
 
     def block(self, module: nn.Module) -> Block | None:
         """What is known about a block, by its class or a class it derives from."""

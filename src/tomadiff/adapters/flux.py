@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff.adapters.family import Block, Call, Family, Op, Scene, stacks_named
-from tomadiff.arguments import Caution, Rotary
+from tomadiff.arguments import Rotary
 from tomadiff.grid import Grid
 
 ROTARY = Rotary("image_rotary_emb", axis=0, text_first=True)
-ATTENTION = Caution(power=0.5, bias="attention_mask")
-WHOLE_BLOCK = Caution(power=0.25, bias="joint_attention_kwargs")  # half of it is feed-forward, which misses nothing
-_TAKE_MASKS = ("native", "_native_efficient", "_native_math", "flex", "xformers")
 
 
 def scene(_: nn.Module, call: Call) -> Scene | None:
@@ -51,15 +48,6 @@ def _decode(ids: Tensor) -> Scene | None:
     return Scene.flat(Grid(height, width), tail=len(ids) - own) if ordered else None
 
 
-def takes_bias(model: Any) -> bool:
-    """Whether the backend that attention runs on takes a mask; Flash, Sage and others refuse one."""
-    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
-
-    blocks = [*model.transformer_blocks, *model.single_transformer_blocks]
-    chosen = getattr(blocks[0].attn.processor, "_attention_backend", None)
-    return (chosen or Registry.get_active_backend()[0]) in _TAKE_MASKS
-
-
 FAMILY = Family(
     name="flux",
     title="Flux.1",
@@ -67,25 +55,21 @@ FAMILY = Family(
     blocks=(
         Block(
             "FluxTransformerBlock",
-            ops=(Op("attn", "attention", ROTARY, (0, 2), joint=True, caution=ATTENTION), Op("ff", "feed_forward")),
+            ops=(Op("attn", "attention", ROTARY, (0, 2), joint=True), Op("ff", "feed_forward")),
             rotary=ROTARY,
             outputs=(1,),
-            caution=WHOLE_BLOCK,
         ),
         Block(
             "FluxSingleTransformerBlock",
             rotary=ROTARY,
             outputs=(1,),
             pooled=(Op("attn", "attention", ROTARY, joint=True),),
-            caution=WHOLE_BLOCK,
         ),
     ),
     stacks=stacks_named("transformer_blocks", "single_transformer_blocks"),
     scene=scene,
     pipelines=("FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxKontextPipeline"),
     skip=10 / 57,
-    spared={"transformer_blocks": 0.25},  # where text and image still mix; see docs/method.md
     share="batch",
-    takes_bias=takes_bias,
     note="reference tokens of Kontext stay unmerged",
 )

@@ -81,7 +81,6 @@ FAMILY = Family(
     stacks=stacks,
     scene=scene,
     order_matters=order_matters,
-    carries_from=10,  # docs/results.md: at 4 and 8 steps, every step changes nearly all of what a UNet computes
     pipelines=(
         "StableDiffusionPipeline",
         "StableDiffusionXLPipeline",

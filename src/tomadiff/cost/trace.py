@@ -129,15 +129,9 @@ def _merge_flops(tokens: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
     return 2 * tokens[0] * prod(matrix[1:]) * tokens[2]
 
 
-@register_flop_formula([torch.ops.tomadiff.unmerge_add, torch.ops.tomadiff.carry])
+@register_flop_formula(torch.ops.tomadiff.unmerge_add)
 def _unmerge_flops(merged: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
     return _merge_flops(merged, matrix)
-
-
-@register_flop_formula(torch.ops.tomadiff.regression_plan)
-def _regression_flops(tokens: Shape, index: Shape, *_: Any, **__: Any) -> int:
-    """All inner products within regions; what is fitted to them is small."""
-    return 2 * tokens[0] * prod(index) * index[1] * tokens[2]
 
 
 # ---------------------------------------------------------------------------------------------- seeing operators

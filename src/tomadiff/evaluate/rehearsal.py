@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tomadiff.adapters.registry import family_of
 from tomadiff.evaluate import models
 from tomadiff.evaluate.count import count, count_kinds, count_reused, due_at
 from tomadiff.evaluate.generate import Call, Question, Variant, arguments_of
@@ -59,7 +58,7 @@ class Rehearsal:
         made = variant.made()
         if made is None:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
-        method, schedule = family_of(self.model).suited(made[0], self.steps), made[1].completed_by(made[0].schedule)
+        method, schedule = made[0], made[1].completed_by(made[0].schedule)
         due = due_at(schedule, self.steps)
         at_step = [self._ratios_at(step, _in_plain_torch(method), schedule) for step in range(self.steps)]
         steps = [self._step(place) for place in range(len(self.calls))]

@@ -20,12 +20,12 @@ from tomadiff.evaluate.generate import Call, Question, Variant
 from tomadiff.evaluate.plots import COLOURS, Line, line_chart
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
-from tomadiff.methods.toma import FIRST_STEPS, ToMA
+from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
 from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-STARTS = (0.0, FIRST_STEPS, 0.2, 0.4)
+STARTS = (0.0, 0.05, 0.2, 0.4)
 BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
 
@@ -69,7 +69,7 @@ def reusing(steps: int) -> Iterator[Candidate]:
     """Layers left out at some steps, which give again what they gave last: alone, and on top of merging."""
     seen = set[tuple[float, tuple[bool, ...]]]()
     for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
-        schedule = Schedule(1, 1, start=max(start, FIRST_STEPS), reuse_every=every, reuse_from=start)
+        schedule = Schedule(1, 1, start=start, reuse_every=every, reuse_from=start)
         left_out = tuple(schedule.reuses_at(step, steps) for step in range(steps))
         if any(left_out) and (ratio, left_out) not in seen:
             seen.add((ratio, left_out))
@@ -77,16 +77,12 @@ def reusing(steps: int) -> Iterator[Candidate]:
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
-    """How to merge, and when to plan anew: our defaults, and where a model may see it otherwise.
-
-    Without answers that are carried on, what a token is given rests on one plan alone: that one is chosen with care.
-    """
+    """How to merge, and when to plan anew: our defaults, and settings that suit some models better."""
     ours, every_step = ToMA(ratio), Schedule(1, 1)
     yield "ours", ours, every_step
     yield "plans kept 2 steps", ours, Schedule(2, 2)
-    yield "least squares", replace(ours, unmerge="least-squares"), every_step
+    yield "shared quota", replace(ours, quota="shared"), every_step
     yield "random destinations", replace(ours, selector="random"), every_step
-    yield "not carried", ours.fresh(), every_step
     if levels > 1:  # detail lives on the finest grid
         less, more = ratio / 2, (1 + ratio) / 2
         coarse = dict.fromkeys(range(1, levels), more)

@@ -106,9 +106,6 @@ class Step(Workload):
         patch.begin(WINDOW)
         due = due_at(patch.schedule, WINDOW)
         first = {kind: due.index(kind) for kind in due}
-        if patch.method.carries:  # a step that has one before it, from which it goes on
-            self._call(patch, 0)
-            first = {kind: WINDOW - 1 - due[::-1].index(kind) for kind in due}
         counts = Counter(due)
         return [
             Part(_NAMES[kind], counts[kind] / WINDOW, lambda step=step: self._call(patch, step))  # type: ignore[misc]

@@ -19,20 +19,17 @@ from typing import Literal
 import torch
 
 from tomadiff.errors import SettingError, require_choice
-from tomadiff.kernels.operators import carry, facility_location, merge, merge_weights, regression_plan, unmerge_add
+from tomadiff.kernels.operators import facility_location, merge, merge_weights, unmerge_add
 
 __all__ = [
     "LONGEST",
-    "LONGEST_FITTED",
     "Choice",
     "assumed",
     "available",
-    "carry",
     "facility_location",
     "fused",
     "merge",
     "merge_weights",
-    "regression_plan",
     "unmerge_add",
 ]
 
@@ -40,9 +37,6 @@ Choice = Literal["auto", "triton", "torch"]
 
 LONGEST = 256
 """Tokens per region that the kernels are made for; longer products are better left to torch's own."""
-
-LONGEST_FITTED = 64
-"""The same for regression_plan, which holds several matrices over a region in registers."""
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OLDEST = (8, 0)  # compute capability: the tests compile for nothing older

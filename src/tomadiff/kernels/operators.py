@@ -1,4 +1,4 @@
-"""The kernels as operators of torch: with fakes, so that compiled code can pass through, and with gradients.
+"""The kernels as operators of torch, with fakes, so that compiled code can pass through.
 
 Nothing here needs Triton until an operator is called on real tensors.
 """
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.library import custom_op
 
 from tomadiff.errors import SettingError, ShapeError
-from tomadiff.kernels import gradients
 
 
 # ---------------------------------------------------------------------------------------------- facility_location
@@ -98,63 +97,6 @@ def _(
     )
 
 
-# ---------------------------------------------------------------------------------------------- regression_plan
-@custom_op("tomadiff::regression_plan", mutates_args=())
-def regression_plan(
-    tokens: Tensor,
-    index: Tensor,
-    mask: Tensor,
-    places: Tensor | None,
-    groups: int,
-    count: int,
-    temperature: float,
-    pull: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A plan by pivots and regression, as ``weights.choose_destinations`` and ``weights.weigh`` make it.
-
-    Args:
-        tokens: ``(B, N, C)`` in raster order.
-        index: ``(R, L)`` raster index of every place.
-        mask: ``(R, L)`` true for real tokens.
-        places: ``(B, R, k)`` of destinations that are known; ``None`` chooses some.
-        groups: of samples that share their destinations; sample ``s`` is of group ``s % groups``.
-        count: ``k``, destinations per region.
-        temperature: of the softmax that the fit is pulled to.
-        pull: how strongly; see ``unmerging.regression``.
-
-    Returns:
-        ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, which picks destinations, ``unmerge`` ``(B, R, L, k)``,
-        ``mass`` ``(B, R, k)``, and ``near`` ``(B, R)`` as :func:`merge_weights` has it.
-    """
-    from tomadiff.kernels.programs.regression_plan import launch
-
-    samples = tokens.shape[0]
-    if samples % groups or (places is not None and groups != samples):
-        raise ShapeError(f"{samples} samples cannot be planned in {groups} groups.")
-    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull)
-
-
-@regression_plan.register_fake
-def _(
-    tokens: Tensor,
-    index: Tensor,
-    mask: Tensor,  # noqa: ARG001 - as the real one
-    places: Tensor | None,  # noqa: ARG001
-    groups: int,  # noqa: ARG001
-    count: int,
-    temperature: float,  # noqa: ARG001
-    pull: float,  # noqa: ARG001
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    samples, (regions, length) = tokens.shape[0], index.shape
-    return (
-        index.new_empty(samples, regions, count),
-        tokens.new_empty(samples, regions, count, length),
-        tokens.new_empty(samples, regions, length, count),
-        tokens.new_empty(samples, regions, count),
-        tokens.new_empty(samples, regions, dtype=torch.float32),
-    )
-
-
 # ---------------------------------------------------------------------------------------------- merge
 @custom_op("tomadiff::merge", mutates_args=())
 def merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
@@ -188,9 +130,8 @@ def unmerge_add(
     mask: Tensor,
     count: int,
     residual: Tensor | None,
-    gate: Tensor | None,
 ) -> Tensor:
-    """``residual + gate · unmerge(merged)`` as ``MergePlan.unmerge`` does, written in raster order.
+    """``residual + unmerge(merged)`` as ``MergePlan.unmerge`` does, written in raster order.
 
     Args:
         merged: ``(B, R·k, C)``.
@@ -199,7 +140,6 @@ def unmerge_add(
         mask: ``(R, L)`` true for real tokens.
         count: ``N``, tokens of the grid.
         residual: ``(B, N, C)`` or ``None`` for nothing to add.
-        gate: ``(B, C)`` or ``None`` for 1.
 
     Returns:
         ``(B, N, C)``, rounded once: sums and products are float32.
@@ -209,8 +149,7 @@ def unmerge_add(
     _require_match(merged, matrix)
     _require_kept(merged, matrix)
     there = None if residual is None else _rows(residual)
-    strength = None if gate is None else gate.contiguous()
-    return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there, strength)
+    return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there)
 
 
 @unmerge_add.register_fake
@@ -221,52 +160,8 @@ def _(
     mask: Tensor,  # noqa: ARG001
     count: int,
     residual: Tensor | None,  # noqa: ARG001
-    gate: Tensor | None,  # noqa: ARG001
 ) -> Tensor:
     return merged.new_empty(merged.shape[0], count, merged.shape[2])
-
-
-# ---------------------------------------------------------------------------------------------- carry
-@custom_op("tomadiff::carry", mutates_args=())
-def carry(
-    merged: Tensor, matrix: Tensor, index: Tensor, mask: Tensor, places: Tensor, residual: Tensor, share: float
-) -> Tensor:
-    """``residual + share · unmerge(merged − merge(residual))`` as ``PickPlan.carry`` does.
-
-    Args:
-        merged: ``(B, R·k, C)``.
-        matrix: ``(b, R, L, k)``, of the same dtype; ``B`` is a multiple of ``b``.
-        index: ``(R, L)`` raster index of every place.
-        mask: ``(R, L)`` true for real tokens.
-        places: ``(b, R, k)`` place of every destination in its region.
-        residual: ``(B, N, C)``.
-        share: how far to go.
-
-    Returns:
-        ``(B, N, C)``; differences are rounded to the dtype, sums and products are float32.
-    """
-    from tomadiff.kernels.programs.carry import launch
-
-    _require_match(merged, matrix)
-    _require_kept(merged, matrix)
-    return launch(_rows(merged), matrix.contiguous(), index, mask, places.contiguous(), _rows(residual), share)
-
-
-@carry.register_fake
-def _(
-    merged: Tensor,  # noqa: ARG001 - as the real one
-    matrix: Tensor,  # noqa: ARG001
-    index: Tensor,  # noqa: ARG001
-    mask: Tensor,  # noqa: ARG001
-    places: Tensor,  # noqa: ARG001
-    residual: Tensor,
-    share: float,  # noqa: ARG001
-) -> Tensor:
-    return torch.empty_like(residual, memory_format=torch.contiguous_format)
-
-
-merge.register_autograd(gradients.of_merge, setup_context=gradients.keep_for_merge)
-unmerge_add.register_autograd(gradients.of_unmerge_add, setup_context=gradients.keep_for_unmerge_add)
 
 
 def _rows(tokens: Tensor) -> Tensor:

@@ -31,8 +31,7 @@ class Method(Settings):
         share: which samples of a batch have the same destinations: none (``"sample"``), the guidance passes of one
             prompt (``"prompt"``), or all (``"batch"``).
         levels: grids to merge, counted from the finest with attention; ``None`` means all.
-        skip: how many first blocks stay unmerged; ``None`` means what suits the model family. Of Flux that is 10 of 57;
-            where answers are carried on, none, but joint blocks lose a quarter of all tokens less than others.
+        skip: how many first blocks stay unmerged; ``None`` means what suits the model family (of Flux, 10 of 57).
         merge_attention: merge around self-attention (or joint attention).
         merge_cross_attention: merge around cross-attention.
         merge_feed_forward: merge around the feed-forward.
@@ -73,23 +72,6 @@ class Method(Settings):
     def pools(self) -> bool:
         """Whether only keys and values of self-attention shrink, instead of all tokens."""
         return False
-
-    @property
-    def carries(self) -> bool:
-        """Whether what layers give is kept for the next step, and only its change is merged."""
-        return False
-
-    def cautions(self, *, exact_first: bool) -> bool:  # noqa: ARG002 - for those who look
-        """Whether joint attention of few tokens is taken with :class:`~tomadiff.arguments.Caution`.
-
-        Args:
-            exact_first: whether answers are carried on, and began with those of an unmerged step.
-        """
-        return False
-
-    def fresh(self) -> Method:
-        """The same for a run whose steps have too little in common to carry anything on, unless settings insist."""
-        return self
 
     def plan(
         self,

@@ -24,10 +24,8 @@ from tomadiff.grid import Grid
 from tomadiff.matching import Fuse, MatchPlan
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
-from tomadiff.select import AnySelector
 from tomadiff.settings import Rule
 from tomadiff.unmerging import Unmerge
-from tomadiff.weights import Merging
 
 Pruned = Annotated[float, Rule("it is a share of the blocks, from 0 to 1", lambda value: 0 <= value <= 1)]
 
@@ -70,10 +68,7 @@ class ToMAToFu(ToMA):
 
     _: KW_ONLY
     prune: Pruned = 0.5
-    merging: Merging = "average"  # which pruning replaces
     unmerge: Unmerge = "transpose"
-    selector: AnySelector = "facility_location"
-    carry: bool = False
 
     def plan(
         self,

@@ -13,7 +13,7 @@ from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_count
 from tomadiff.grid import AnyRegions, Grid, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method, Scope
-from tomadiff.plan import Destinations, MergePlan, group_count
+from tomadiff.plan import Destinations, MergePlan
 from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
 from tomadiff.settings import Rule
@@ -21,53 +21,33 @@ from tomadiff.unmerging import Unmerge
 from tomadiff.weights import (
     NOTHING,
     Logits,
-    Merging,
     Quota,
     Seen,
     choose_destinations,
     coverage_by_count,
-    fits_in_one_launch,
     kept_per_region,
-    regressed,
     weigh,
 )
 
 RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 """What a coverage target chooses from: few, so that compiled code has few shapes to know."""
 
-FIRST_STEPS = 0.05
-"""Share of the run that stays unmerged by default: one step of twenty, none of four."""
-
 Temperature = Annotated[float, Rule("choose 1e-6 to 1e6 (paper: 1e-3)", lambda value: 1e-6 <= value <= 1e6)]
 Coverage = Annotated[float, Rule("choose above 0 and below 1, such as 0.97", lambda value: 0 < value < 1)]
 
-_FRESH = {  # settings that suit changes, and those that suit tokens
-    "selector": ("pivoted", "facility_location"),
-    "merging": ("pick", "average"),
-    "unmerge": ("regression", "least-squares"),
-}
-
-_KERNELS: tuple[dict[str, str], ...] = (  # settings that have one for everything: the paper's and ours
-    {"selector": "facility_location", "quota": "equal", "logits": "cosine", "merging": "average",
-     "unmerge": "transpose"},
-    {"selector": "pivoted", "quota": "equal", "logits": "cosine", "merging": "pick", "unmerge": "regression"},
-)  # fmt: skip
+_WITH_KERNELS = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "unmerge": "transpose"}
 
 
 @dataclass(frozen=True)
 class ToMA(Method):
     """Merge near-equal tokens with nothing but matrix products.
 
-    The defaults are our own (see docs/method.md): at every step, every block computes the tokens that changed most
-    since they were computed last, and gives the others the change that a regression reads off those, on top of
-    what they were given last (``carry``). :meth:`paper` has the settings of the paper.
+    The algorithm is the paper's: facility location chooses destinations inside regions, a softmax over them merges.
+    Two defaults are our own, because they stay nearer to the unmerged image (see docs/method.md): every block makes a
+    plan of its own at every step, and unmerging is a least-squares fit. :meth:`paper` has the settings of the paper.
 
     What matters most:
         ``ratio``: share of tokens removed.
-        ``carry``: keep what every layer gave at the last step, and merge only how that changes. It holds one output of
-            every merged layer and one input of every block (for SDXL at 1024² in half precision 1.7 GB, for Flux.1
-            3.3 GB); ``False`` does without. ``None`` carries unless a run has so few steps that it would not help:
-            below 10 on UNets, which then get fresh plans by facility location, averages and least squares.
         ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
         ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average,
             if those are chosen by facility location. Every time destinations are chosen, the largest ratio that still
@@ -82,16 +62,9 @@ class ToMA(Method):
             where tokens differ and fewer where they are alike, equally many in all.
         temperature: of the softmax; towards 0 every token joins its nearest destination alone.
         logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
-        merging: ``"average"`` makes a merged token the weighted mean of all that join it, as the paper does; ``"pick"``
-            takes the destination as it is.
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
-            ``"least-squares"`` spreads what comes back the way the tokens themselves are spread, ``"regression"`` the
-            way their changes are.
+            ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
-        cautious: where text and merged tokens attend to each other (Flux), count every merged token's key for as many
-            tokens as it stands for, and go only part of the way from the last answer to a new one. ``None`` does so
-            where answers are carried on from an unmerged step. It needs an attention backend that takes a mask;
-            with others, keys count once.
         kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
             ``"triton"`` insists on them, ``"torch"`` does without.
     """
@@ -102,11 +75,8 @@ class ToMA(Method):
     quota: Quota = "equal"
     temperature: Temperature = 1e-3
     logits: Logits = "cosine"
-    merging: Merging = "pick"
-    unmerge: Unmerge = "regression"
-    selector: AnySelector = "pivoted"
-    carry: bool | None = None
-    cautious: bool | None = None
+    unmerge: Unmerge = "least-squares"
+    selector: AnySelector = "facility_location"
     scope: Scope = "block"
     coverage: Coverage | None = None
     kernels: Choice = "auto"
@@ -128,23 +98,19 @@ class ToMA(Method):
         """Who insists on kernels hears at once of a setting that has none."""
         if self.kernels != "triton":
             return
-        others = [[name for name, value in made_for.items() if getattr(self, name) != value] for made_for in _KERNELS]
-        place = min(range(len(_KERNELS)), key=lambda place: len(others[place]))
-        if others[place]:
-            name = others[place][0]
-            raise SettingError(
-                f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
-                f"{name}={_KERNELS[place][name]!r} (ToMA() and ToMA.tile() have kernels for all they do)."
-            )
-        if self.unmerge == "regression" and not self._regresses:
-            raise SettingError("There is no kernel for attention_regions with unmerge='regression'; leave them out.")
+        for name, value in _WITH_KERNELS.items():
+            if getattr(self, name) != value:
+                raise SettingError(
+                    f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
+                    f"{name}={value!r} (ToMA.tile() has kernels for all it does)."
+                )
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's settings by one name, whatever our own defaults are: plans shared, results copied back."""
         return cls(
             ratio, regions=Tiles(4), attention_regions=None, quota="equal", temperature=1e-3, logits="cosine",
-            merging="average", unmerge="transpose", selector="facility_location", carry=False, span="op", scope="level",
+            unmerge="transpose", selector="facility_location", span="op", scope="level",
         )  # fmt: skip
 
     @classmethod
@@ -169,24 +135,8 @@ class ToMA(Method):
 
     @property
     def schedule(self) -> Schedule:
-        """Who carries goes on from steps that are exact, and gives every token its turn; the paper keeps plans long."""
-        return Schedule(1, 1, start=FIRST_STEPS, lenient=True) if self.carries else Schedule(10, 5)
-
-    @property
-    def carries(self) -> bool:
-        """See :attr:`Method.carries`."""
-        return self.carry is not False
-
-    def cautions(self, *, exact_first: bool) -> bool:
-        """See :meth:`Method.cautions`."""
-        return exact_first if self.cautious is None else self.cautious
-
-    def fresh(self) -> ToMA:
-        """See :meth:`Method.fresh`: tokens are represented, and not only how they changed."""
-        if self.carry is not None:
-            return self
-        changed = {name: new for name, (old, new) in _FRESH.items() if getattr(self, name) == old}
-        return replace(self, carry=False, **changed)  # type: ignore[arg-type]
+        """Plans of single blocks are new at every step; shared ones are kept for as long as in the paper."""
+        return Schedule(1, 1) if self.scope == "block" else Schedule(10, 5)
 
     def plan(
         self,
@@ -205,21 +155,11 @@ class ToMA(Method):
         if ratio == 0:
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
         selector = self._selector(generator)
-        layout = self.regions.layout(grid, tokens.device)
         with torch.no_grad():
-            if self._regresses and fits_in_one_launch(self.kernels, tokens, layout):
-                groups = group_count(tokens.shape[0], self.share, passes)
-                return regressed(tokens, layout, kept_per_region(ratio, layout), groups, self.temperature)
             chosen, seen = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
             return self._weigh(tokens, chosen, seen)
-
-    @property
-    def _regresses(self) -> bool:
-        """Whether plans are made as by default, for which there is a kernel of its own."""
-        at_home = self.attention_regions in (None, self.regions)
-        return at_home and all(getattr(self, name) == value for name, value in _KERNELS[1].items())
 
     def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
         """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
@@ -251,13 +191,10 @@ class ToMA(Method):
         _require_tokens(tokens, plan.grid)
         chosen = plan.chosen.repeated(tokens.shape[0])
         with torch.no_grad():
-            if self._regresses and fits_in_one_launch(self.kernels, tokens, chosen.layout):
-                count, groups = chosen.places.shape[-1], 1 if chosen.shared else len(tokens)
-                return regressed(tokens, chosen.layout, count, groups, self.temperature, chosen.places)
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
-        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels, self.merging)
+        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels)
 
 
 def _require_tokens(tokens: Tensor, grid: Grid) -> None:

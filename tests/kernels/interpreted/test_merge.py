@@ -43,22 +43,13 @@ def test_it_merges_and_unmerges_as_plain_torch_does(grid: Grid, regions: Regions
     assert_close(fast.unmerge(merged), slow.unmerge(merged))
 
 
-@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_with_residual_and_gate(dtype: torch.dtype, gated: bool) -> None:
-    tokens, gate = torch.randn(2, 63, 19).to(dtype), torch.randn(2, 19).to(dtype) if gated else None
+def test_every_dtype_with_residual(dtype: torch.dtype) -> None:
+    tokens = torch.randn(2, 63, 19).to(dtype)
     fast, slow = plans(Grid(7, 9), Tiles(4), tokens)
     merged = slow.merge(tokens)
     assert_close(fast.merge(tokens), merged)
-    assert_close(fast.unmerge_add(merged, tokens, gate), slow.unmerge_add(merged, tokens, gate))
-
-
-def test_a_gate_needs_no_residual() -> None:
-    tokens, gate = torch.randn(2, 32, 8), torch.randn(2, 8)
-    fast, slow = plans(Grid(4, 8), Tiles(4), tokens)
-    layout, merged = fast.layout, slow.merge(tokens)
-    mine = kernels.unmerge_add(merged, fast.unmerge_matrix, layout.index, layout.mask, 32, None, gate)
-    assert_close(mine, gate[:, None] * slow.unmerge(merged))
+    assert_close(fast.unmerge_add(merged, tokens), slow.unmerge_add(merged, tokens))
 
 
 @pytest.mark.parametrize("samples", [1, 2])
@@ -87,20 +78,14 @@ def test_a_broken_token_stays_in_its_region() -> None:
     assert not fast.merge(tokens)[:, 8:].isnan().any()
 
 
-def test_gradients_are_those_of_plain_torch() -> None:
+def test_where_gradients_are_wanted_plain_torch_takes_over() -> None:
     found = []
     for place in (0, 1):
         torch.manual_seed(1)
         plan = plans(Grid(7, 9), Tiles(4), torch.randn(2, 63, 5))[place]
-        leaves = [
-            torch.randn(4, 63, 5),
-            torch.randn(4, 63, 5),
-            torch.randn(4, 5),
-            plan.merge_matrix,
-            plan.unmerge_matrix,
-        ]
-        tokens, residual, gate, *_ = (leaf.requires_grad_() for leaf in leaves)
-        plan.unmerge_add(plan.merge(tokens), residual, gate).square().sum().backward()
+        leaves = [torch.randn(4, 63, 5), torch.randn(4, 63, 5), plan.merge_matrix, plan.unmerge_matrix]
+        tokens, residual, *_ = (leaf.requires_grad_() for leaf in leaves)
+        plan.unmerge_add(plan.merge(tokens), residual).square().sum().backward()
         found.append([leaf.grad for leaf in leaves])
     for mine, expected in zip(*found, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
@@ -115,4 +100,4 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ShapeError, match="dtype"):
         kernels.merge(tokens.half(), fast.merge_matrix, index)
     with pytest.raises(ShapeError, match="keeps 16"):
-        kernels.unmerge_add(torch.randn(2, 15, 8), fast.unmerge_matrix, index, mask, 32, None, None)
+        kernels.unmerge_add(torch.randn(2, 15, 8), fast.unmerge_matrix, index, mask, 32, None)

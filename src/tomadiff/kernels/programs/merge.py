@@ -59,7 +59,6 @@ def unmerge_add(
     index,
     mask,
     residual,
-    gate,
     tokens,
     regions,
     length,
@@ -70,16 +69,14 @@ def unmerge_add(
     merged_token_stride,
     sample_stride,
     token_stride,
-    gate_stride,
     count,
     WITH_RESIDUAL: tl.constexpr,
-    WITH_GATE: tl.constexpr,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
     CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``tokens[b, index[r, l]] = residual[…] + gate[b] · Σ_i matrix[b, r, l, i] · merged[b, r·kept + i]``."""
+    """``tokens[b, index[r, l]] = residual[…] + Σ_i matrix[b, r, l, i] · merged[b, r·kept + i]``."""
     group = tl.program_id(0).to(tl.int64)
     sample, region = group // regions, group % regions
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
@@ -94,9 +91,6 @@ def unmerge_add(
     real = tl.load(mask + region * length + row, row < length, 0) != 0  # padding has no place in raster order
     raster = tl.load(index + region * length + row, real, 0)
     inside = real[:, None] & (channel < channels)[None, :]
-    if WITH_GATE:
-        strength = tl.load(gate + sample * gate_stride + channel, channel < channels, 0.0)
-        total *= strength.to(tl.float32)[None, :]
     if WITH_RESIDUAL:
         there = residual + sample * sample_stride + raster[:, None] * token_stride + channel[None, :]
         total += tl.load(there, inside, 0.0).to(tl.float32)
@@ -151,7 +145,6 @@ def launch_unmerge_add(
     mask: Tensor,
     count: int,
     residual: Tensor | None,
-    gate: Tensor | None,
 ) -> Tensor:
     """See :func:`tomadiff.kernels.unmerge_add`."""
     (samples_of_matrix, regions, length, kept), (samples, _, channels) = matrix.shape, merged.shape
@@ -163,8 +156,7 @@ def launch_unmerge_add(
         matrix,
         index,
         mask,
-        there,  # absent ones are never read
-        tokens if gate is None else gate,
+        there,  # never read if absent
         tokens,
         regions,
         length,
@@ -175,10 +167,8 @@ def launch_unmerge_add(
         merged.stride(1),
         there.stride(0),
         there.stride(1),
-        0 if gate is None else gate.stride(0),
         count,
         WITH_RESIDUAL=residual is not None,
-        WITH_GATE=gate is not None,
         PRECISION=precision(),
         **sizes,
     )
