@@ -16,7 +16,7 @@ from tomadiff.evaluate.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
-OURS = "ours"
+OURS = "toma"
 LEVELS = {"emoji-sdxl": 2, "emoji-flux": 1}  # grids that attention sees
 SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
 EVERY_STEP = Schedule(1, 1)
@@ -114,7 +114,7 @@ def curve(bench: Bench) -> Iterator[Candidate]:
 def as_published(bench: Bench, ratio: float, change: str = "", **settings: Any) -> Candidate:
     """The paper's settings but for some; with few steps, plans are new at every one, for all alike."""
     method = replace(ToMA.paper(ratio), **settings)
-    return Candidate.of(f"paper{change}", method, EVERY_STEP if bench.steps < FEW_STEPS else None)
+    return Candidate.of(f"toma-paper{change}", method, EVERY_STEP if bench.steps < FEW_STEPS else None)
 
 
 def paper(bench: Bench) -> Iterator[Candidate]:
@@ -140,8 +140,8 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
         yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
         yield change(", only level 0", levels=(0,))
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
-    yield Candidate.of("paper, every step", old, EVERY_STEP)
-    yield Candidate.of("paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
+    yield Candidate.of("toma-paper, every step", old, EVERY_STEP)
+    yield Candidate.of("toma-paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
     fitted = replace(old, scope="block", unmerge="least-squares")
     yield Candidate.of("least squares, per block, every step", fitted, EVERY_STEP)
     yield Candidate.of("least squares, per block, every 3", fitted, Schedule(3, 3))
@@ -185,8 +185,8 @@ def windows(_: Bench) -> Iterator[Candidate]:
 def peers(_: Bench) -> Iterator[Candidate]:
     """ToMeSD and ToFu on every op, as ours are, and ToDo."""
     for ratio in RATIOS:
-        yield Candidate.of("tomesd, everywhere", ToMeSD(ratio, **EVERYWHERE))
-        yield Candidate.of("tofu, everywhere", ToFu(ratio, **EVERYWHERE))
+        yield Candidate.of("tomesd-all", ToMeSD(ratio, **EVERYWHERE))
+        yield Candidate.of("tofu-all", ToFu(ratio, **EVERYWHERE))
     yield Candidate.of("todo", ToDo())
 
 

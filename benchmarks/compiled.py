@@ -50,7 +50,7 @@ def rows(case: Case, rounds: int, backend: str = "inductor") -> list[Row]:
         if mode == "compiled":
             compile_blocks(step, case.model, backend)
         before, first_before = seconds(step, BASELINE, rounds)
-        after, first_after = seconds(step, "toma", rounds)
+        after, first_after = seconds(step, "toma-paper", rounds)
         found.append(
             {
                 **case.columns,

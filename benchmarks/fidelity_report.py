@@ -48,15 +48,15 @@ picture. ToMA has our defaults; "paper" is the paper's, "random" the same with d
 ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo merges keys and
 values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
 TITLES = {
-    "ours": "ToMA",
-    "paper": "ToMA as in the paper",
-    "paper, random destinations": "… random destinations",
-    "paper, strided destinations": "… strided destinations",
-    "paper, kmeans destinations": "… k-means destinations",
+    "toma": "ToMA",
+    "toma-paper": "ToMA as in the paper",
+    "toma-paper, random destinations": "… random destinations",
+    "toma-paper, strided destinations": "… strided destinations",
+    "toma-paper, kmeans destinations": "… k-means destinations",
     "tomesd": "ToMeSD",
-    "tomesd, everywhere": "ToMeSD, every op and level",
+    "tomesd-all": "ToMeSD, every op and level",
     "tofu": "ToFu",
-    "tofu, everywhere": "ToFu, every op and level",
+    "tofu-all": "ToFu, every op and level",
     "todo": "ToDo",
 }
 
@@ -76,7 +76,7 @@ def compared(results: Results) -> str:
 
 def knobs(results: Results) -> str:
     """Every knob against the paper's settings."""
-    base = results.get("paper 0.50")
+    base = results.get("toma-paper 0.50")
     head = ["", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of the paper's", "that is"]
     found = []
     for own in results.drawn_of("knobs"):
@@ -98,7 +98,7 @@ def windows(results: Results) -> str:
 
 def must_hold(found: Sequence[Demand]) -> str:
     """What was asked for, and whether it is so."""
-    head = ["at", "ours (operations)", "theirs (operations)", "MSE, of theirs", "judge distance, of theirs", "at most",
+    head = ["at", "toma (operations)", "theirs (operations)", "MSE, of theirs", "judge distance, of theirs", "at most",
             "pairs", "verdict"]  # fmt: skip
     lines = []
     for demand in found:
@@ -118,7 +118,7 @@ def caches(results: Results) -> str:
         if is_alone(own.name):
             rivals = (results.within(own.cost), None)
         else:
-            rivals = (results.cheapest(results.names_of(OURS), own.cost), _alone_like(results, own))
+            rivals = (results.cheapest(results.names_of("ours"), own.cost), _alone_like(results, own))
         found.append([own.name, *_figures(own, MEANS), *(_against(own, rival) for rival in rivals)])
     return _table(head, found)
 
@@ -197,10 +197,10 @@ def part(folder: Path, results: Results) -> Iterator[str]:
     yield missing(results)
     tables = {
         "Methods and destinations at equal ratio:": compared(results),
-        "Our settings against the paper's and the peers', at no more operations than theirs "
-        "(held: the whole interval is; within the interval: the mean is). Ours 0.31/0.25 merges .31, and .25 at the "
+        "The default settings against the paper's and the peers', at no more operations than theirs "
+        "(held: the whole interval is; within the interval: the mean is). `toma 0.31/0.25` merges .31, and .25 at the "
         "finest level, as `apply(pipe, flops=…)` would. Settings that are not drawn yet cannot be "
-        "chosen: ours then has a higher ratio, and may cost far less than what it is held against:": must_hold(
+        "chosen: the default then has a higher ratio, and may cost far less than what it is held against:": must_hold(
             list(demands(results))
         ),
         "Caches against merging alone that costs no more, and both together against either alone that costs no "
@@ -215,7 +215,7 @@ def tuned(folder: Path, results: Results) -> Iterator[str]:
     """All about the settings of one model and number of steps, by the pictures that they were chosen by."""
     tables = {
         f"Every knob at ratio .5, {results.steps} steps:": knobs(results),
-        f"Ours by ratio and share of the run that stays unmerged, {results.steps} steps:": windows(results),
+        f"The default by ratio and share of the run that stays unmerged, {results.steps} steps:": windows(results),
     }
     if not any(tables.values()):
         return

@@ -18,7 +18,7 @@ MEASURES = ("mse", "judge")  # what must hold is said about both
 TELLING_PAIRS = 10  # to tell two settings apart at all
 PEERS = (
     *(f"{name} {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
-    *(f"{name}, everywhere {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
+    *(f"{name}-all {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
     "todo 0.75",
 )
 
@@ -87,7 +87,7 @@ class Results:
 
     def within(self, budget: float) -> Drawn | None:
         """Ours at no more than a share of operations, by the rule of :func:`benchmarks.candidates.within`."""
-        return next((one for one in self.drawn_of(OURS) if one.cost <= budget + SAME_COST), None)
+        return next((one for one in self.drawn_of("ours") if one.cost <= budget + SAME_COST), None)
 
     def cheapest(self, names: Sequence[str], cost: float) -> Drawn | None:
         """Of these, the one that costs least but no less than ``cost``; of equal ones the nearest."""
@@ -143,12 +143,12 @@ def demands(results: Results) -> Iterator[Demand]:
     """All that this number of steps is asked for."""
     few = results.steps < FEW_STEPS
     for ratio in RATIOS:
-        rival = results.get(f"paper {ratio:.2f}")
+        rival = results.get(f"toma-paper {ratio:.2f}")
         own = None if rival is None else results.within(rival.cost)
         yield Demand(f"the paper's cost at {ratio:g}", own, rival, 0.6 if few else 0.5)
     if few:
         return
-    yield Demand("ours at .75, the paper's at .5", results.get(our(0.75).name), results.get("paper 0.50"), 1.0)
+    yield Demand("toma at .75, the paper's at .5", results.get(our(0.75).name), results.get("toma-paper 0.50"), 1.0)
     for name in PEERS:
         rival = results.get(name)
         yield Demand(f"{name}'s cost", None if rival is None else results.within(rival.cost), rival, 1.0)
@@ -160,7 +160,7 @@ def is_alone(name: str) -> bool:
 
 
 def kind_of_cache(name: str) -> str:
-    """ "DeepCache" of "ours + DeepCache every 3 0.50"."""
+    """ "DeepCache" of "toma + DeepCache every 3 0.50"."""
     return name.removeprefix(f"{OURS} + ").split()[0]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.candidates import OURS, RATIOS
+from benchmarks.candidates import RATIOS
 from benchmarks.fidelity import RESULTS
 from benchmarks.fidelity_report import IMAGES, MODELS
 from benchmarks.fidelity_results import Drawn, Results, is_alone, kind_of_cache
@@ -22,10 +22,10 @@ NOTES = {
     "judge": "judge distance from the unmerged picture: lower is nearer",
 }
 METHODS = {  # title: name, place of the colour, dashed
-    "ToMA as in the paper": ("paper", 1, False),
-    "ToMeSD, all ops": ("tomesd, everywhere", 2, False),
+    "ToMA as in the paper": ("toma-paper", 1, False),
+    "ToMeSD, all ops": ("tomesd-all", 2, False),
     "ToMeSD": ("tomesd", 2, True),
-    "ToFu, all ops": ("tofu, everywhere", 3, False),
+    "ToFu, all ops": ("tofu-all", 3, False),
     "ToFu": ("tofu", 3, True),
     "ToDo": ("todo", 4, False),
 }
@@ -40,14 +40,14 @@ def chart(results: Results, measure: str) -> Image.Image:
 
 def curves(results: Results, measure: str) -> Iterator[Line]:
     """Every line that has points."""
-    lines: dict[str, tuple[list[Drawn], int, bool]] = {"ours": (_chosen(results), 0, False)}
+    lines: dict[str, tuple[list[Drawn], int, bool]] = {"ToMA": (_chosen(results), 0, False)}
     for title, (name, colour, dashed) in METHODS.items():
         lines[title] = _drawn(results, [f"{name} {ratio:.2f}" for ratio in RATIOS]), colour, dashed
     names = results.names_of("caches")
     for colour, kind in enumerate(dict.fromkeys(map(kind_of_cache, names)), start=5):
         own = [name for name in names if kind_of_cache(name) == kind]
         title = "reuse of ops" if kind == "reuse" else kind
-        for shown, wanted in ((title, True), (f"ours + {title}", False)):
+        for shown, wanted in ((title, True), (f"ToMA + {title}", False)):
             found = _drawn(results, [name for name in own if is_alone(name) == wanted])
             lines[shown] = front(found, measure), colour, not wanted
     for title, (found, colour, dashed) in lines.items():
@@ -75,7 +75,7 @@ def _drawn(results: Results, names: Sequence[str]) -> list[Drawn]:
 
 def _chosen(results: Results) -> list[Drawn]:
     """Ours as the rule chooses them, for every cost there is."""
-    chosen = {one.name: one for one in (results.within(own.cost) for own in results.drawn_of(OURS)) if one}
+    chosen = {one.name: one for one in (results.within(own.cost) for own in results.drawn_of("ours")) if one}
     return sorted(chosen.values(), key=lambda one: one.cost)
 
 

@@ -24,7 +24,7 @@ from tomadiff.cost import GPUS, Hardware
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- predictions: written by python -m benchmarks.predictions -->", "<!-- predictions: end -->"
 SDXL, FLUX, SD3 = (Case(name, 1024, None, batch, "float16") for name, batch in (("sdxl", 2), ("flux", 1), ("sd3", 2)))
-METHODS = ("ours", "toma", "toma-whole", "tomesd", "todo")
+METHODS = ("toma", "toma-paper", "toma-whole", "tomesd", "todo")
 
 PAPER = "paper"
 _SETTINGS: dict[str, Any] = {

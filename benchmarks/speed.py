@@ -98,9 +98,8 @@ def _toma(title: str, **settings: Any) -> Contender:
 
 
 CONTENDERS: dict[str, Contender] = {
-    "ours": Contender("our defaults, every step merged", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
-    "toma": _toma("ToMA (tile, one plan per level)"),
-    "toma-fresh": _toma("ToMA (plan per block, least squares)", scope="block", unmerge="least-squares"),
+    "toma": Contender("ToMA", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
+    "toma-paper": _toma("ToMA as in the paper"),
     "toma-stripe": _toma("ToMA stripe", regions=Stripes(16)),
     "toma-whole": _toma("ToMA, whole-grid attention", attention_regions=Whole()),
     "toma-once": _toma("ToMA once per block", span="block"),
@@ -111,7 +110,7 @@ CONTENDERS: dict[str, Contender] = {
     "todo": Contender("ToDo", lambda _: ToDo(skip=0), ratios=(0.75,)),
     "bound": Contender("speed limit of merging", lambda ratio: Bound(ratio, skip=0)),
 }
-SHORT = {"toma": (0.5, 0.75), "tomesd": (0.5,), "todo": (0.75,), "bound": (0.5,)}  # what --quick times
+SHORT = {"toma-paper": (0.5, 0.75), "tomesd": (0.5,), "todo": (0.75,), "bound": (0.5,)}  # what --quick times
 
 
 # ---------------------------------------------------------------------------------------------- timing

@@ -33,9 +33,9 @@ at least that share of the sites merges."""
 def row(case: Case, ratio: float, number: int, step: Step) -> Row:
     """Unpatched, everywhere and guarded, one after the other."""
     unmerged = timed(step, None)["window"]
-    with on(step.target, "toma", ratio) as patch:
+    with on(step.target, "toma-paper", ratio) as patch:
         free = timed(step, patch)["window"]
-    with on(step.target, "toma", ratio, guard=True) as patch:
+    with on(step.target, "toma-paper", ratio, guard=True) as patch:
         guarded = timed(step, patch)["window"]
         assert patch is not None
         levels = patch.report().models[0].levels

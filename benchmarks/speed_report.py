@@ -23,7 +23,7 @@ from tomadiff.evaluate.plots import COLOURS, Line, line_chart, sheet
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 PREDICTED = ROOT / "benchmarks" / "results" / "speed_predicted.csv"
 BEGIN, END = "<!-- speed: written by python -m benchmarks.speed_report -->", "<!-- speed: end -->"
-DRAWN = ("ours", "toma", "toma-once", "toma-whole", "tomesd", "tofu", "bound")
+DRAWN = ("toma", "toma-paper", "toma-once", "toma-whole", "tomesd", "tofu", "bound")
 SIZES = tuple(Case("sdxl", size) for size in (256, 512, 1024, 2048))
 
 
@@ -151,7 +151,7 @@ def over_size(results: Results, predict: Predict) -> Image.Image:
     for place, ratio in enumerate(RATIOS):
         timed = [(case.size, own) for case in SIZES if (own := _timed_at(results, case, ratio))]
         lines.append(_drawn(f"{ratio:g}, timed", place, timed))
-        expected = tuple((case.size, predict(case, "toma", ratio)) for case in SIZES)
+        expected = tuple((case.size, predict(case, "toma-paper", ratio)) for case in SIZES)
         lines.append(Line(f"{ratio:g}, predicted", expected, COLOURS[place], dashed=True))
     note = "ToMA in tiles, times as fast as unmerged, by ratio"
     return line_chart("SDXL over the size of the picture", note, "pixels per side", lines, (820, 520), percent=False)
@@ -161,7 +161,7 @@ def _timed_at(results: Results, case: Case, ratio: float) -> float | None:
     own = where(results.guarded, **case.columns, ratio=f"{ratio:g}")
     if own:
         return least(own, "unmerged_s") / least(own, "everywhere_s")
-    return results.speed_up(case, "toma", ratio)
+    return results.speed_up(case, "toma-paper", ratio)
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -139,7 +139,6 @@ def test_it_is_the_constrained_minimum() -> None:
     assert np.allclose(found, np.linalg.solve(system, sides)[:4].T, atol=1e-5)
 
 
-
 def test_tokens_too_large_to_square_keep_the_transpose() -> None:
     tokens = random_tokens(Grid(4, 4), 1, 8, seed=0) * 1e30
     plan, simple = (ToMA.tile(0.5, unmerge=kind).plan(tokens, Grid(4, 4)) for kind in ("least-squares", "transpose"))  # type: ignore[arg-type]

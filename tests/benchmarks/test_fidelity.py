@@ -187,7 +187,7 @@ def test_changed_settings_are_drawn_again(trials: Counting, tmp_path: Path, monk
     fidelity.run("emoji-sdxl", ["paper"], 1, 20, tmp_path)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert results.outdated == 3
-    assert len(results.drawn["paper 0.50"].pictures) == 1
+    assert len(results.drawn["toma-paper 0.50"].pictures) == 1
 
 
 def test_settings_are_chosen_by_other_pictures(trials: Counting, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def made_up(folder: Path, pairs: int = 100, steps: int = 20, sets: Sequence[str]
     wanted = {(one.name, name in TUNING): one for name in sets for one in SETS[name](bench(steps=steps))}
     for (name, tuning), one in wanted.items():
         first = name.split()[0].strip(",")
-        scale = {"ours": 30, "paper": 100}.get(first, 200) * worse.get(first, 1.0)
+        scale = {"toma": 30, "toma-paper": 100}.get(first, 200) * worse.get(first, 1.0)
         error = scale * (1 - cost(one) + 0.05) * hardness
         rows = [
             Row("emoji-sdxl", steps, name, digest(one), prompt.text, seed, round(cost(one), 4), float(e), 30 - e / 10,
@@ -237,7 +237,7 @@ def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
 
 
 def test_what_is_missed_is_told(tmp_path: Path) -> None:
-    made_up(tmp_path, ours=2.0)
+    made_up(tmp_path, toma=2.0)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     verdicts = {one.text: one.verdict for one in demands(results)}
     assert verdicts["the paper's cost at 0.5"] == "**missed**"
@@ -256,8 +256,8 @@ def test_few_pairs_say_little(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=5)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert all("5 pairs so far" in one.verdict for one in demands(results))
-    base = results.drawn["paper 0.50"]
-    assert told(results.drawn["paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
+    base = results.drawn["toma-paper 0.50"]
+    assert told(results.drawn["toma-paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
 
 
 def test_few_steps_have_a_bound_of_their_own(tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_half_a_run_says_what_is_missing(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=12, sets=("paper", "selectors"))
     text = fidelity_report.section(tmp_path)
     assert "`peers` (0 of 7 settings)" in text
-    assert "`ours`" in text
-    assert "| the paper's cost at 0.5 | – | paper 0.50 (.810) |" in text
+    assert "`toma`" in text
+    assert "| the paper's cost at 0.5 | – | toma-paper 0.50 (.810) |" in text
     assert "| … random destinations | 0.5 | .810 |" in text
 
 

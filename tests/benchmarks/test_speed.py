@@ -31,13 +31,17 @@ MACHINE = Hardware("made up", {torch.float32: 1e12}, 1e11, 1e-5)
 # ---------------------------------------------------------------------------------------------- timing
 def test_a_stopped_run_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     thin_sd15(monkeypatch)
-    path, plan = tmp_path / "speed.csv", {"toma": (0.25, 0.5), "todo": (0.75,), "tomesd": (0.5,)}
-    measure(THIN, {"toma": (0.25,)}, 1, path, QUIET)  # and then it was stopped
+    path, plan = tmp_path / "speed.csv", {"toma-paper": (0.25, 0.5), "todo": (0.75,), "tomesd": (0.5,)}
+    measure(THIN, {"toma-paper": (0.25,)}, 1, path, QUIET)  # and then it was stopped
     first = read(path)
     measure(THIN, plan, 1, path, QUIET)
     rows = read(path)
     assert rows[:1] == first
-    assert [(one["method"], one["ratio"]) for one in rows[1:]] == [("toma", "0.5"), ("todo", "0.75"), ("tomesd", "0.5")]
+    assert [(one["method"], one["ratio"]) for one in rows[1:]] == [
+        ("toma-paper", "0.5"),
+        ("todo", "0.75"),
+        ("tomesd", "0.5"),
+    ]
     monkeypatch.setattr(Case, "step", lambda *_: pytest.fail("there was nothing left to do"))
     measure(THIN, plan, 1, path, QUIET)
     assert read(path) == rows
@@ -45,7 +49,7 @@ def test_a_stopped_run_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_rows_compose_a_window_and_can_be_read_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     thin_sd15(monkeypatch)
-    measure(THIN, {"toma": (0.5,), "tomesd": (0.5,)}, 1, tmp_path / "speed.csv", QUIET)
+    measure(THIN, {"toma-paper": (0.5,), "tomesd": (0.5,)}, 1, tmp_path / "speed.csv", QUIET)
     toma, tomesd = read(tmp_path / "speed.csv")
     select, reweigh, plain, window = (
         float(toma[f"{part}_s"]) for part in ("selecting", "reweighing", "plain", "window")
@@ -57,9 +61,9 @@ def test_rows_compose_a_window_and_can_be_read_alone(monkeypatch: pytest.MonkeyP
 
 
 def test_contenders_say_everything_that_defaults_might_change() -> None:
-    toma = CONTENDERS["toma"].make(0.5)
+    toma = CONTENDERS["toma-paper"].make(0.5)
     assert (toma.scope, toma.span, toma.skip, toma.levels) == ("level", "op", 0, None)
-    assert CONTENDERS["toma"].schedule == Schedule(destinations_every=10, weights_every=5)
+    assert CONTENDERS["toma-paper"].schedule == Schedule(destinations_every=10, weights_every=5)
     assert all(known.make(known.ratios[0]).skip == 0 for known in CONTENDERS.values())
     assert all(CONTENDERS[name].make(0.5).merge_feed_forward for name in ("tomesd", "tofu", "bound"))
     assert not CONTENDERS["tomesd-own"].make(0.5).merge_feed_forward
@@ -93,13 +97,15 @@ def test_what_is_timed_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(speed_counted, "ROOT", tmp_path)
     step = THIN.step("meta")
     monkeypatch.setattr(speed_counted, "_step", lambda _: step)
-    monkeypatch.setattr(speed_counted, "CONTENDERS", {"toma": replace(CONTENDERS["toma"], ratios=(0.25, 0.75))})
+    monkeypatch.setattr(
+        speed_counted, "CONTENDERS", {"toma-paper": replace(CONTENDERS["toma-paper"], ratios=(0.25, 0.75))}
+    )
     monkeypatch.setattr(speed_counted, "RATIOS", (0.25, 0.75))
     keys = list(speed_counted.keys([THIN]))
-    assert keys == [(THIN, BASELINE, 0.0), (THIN, "toma", 0.25), (THIN, "toma", 0.75)]
+    assert keys == [(THIN, BASELINE, 0.0), (THIN, "toma-paper", 0.25), (THIN, "toma-paper", 0.75)]
     found = {key: speed_counted.traced(key) for key in keys}
     rows = [speed_counted.row(key, own, found[keys[0]]) for key, own in found.items()] + speed_counted.limits(THIN)
-    shares = [float(one["flop_share"]) for one in where(rows, method="toma")]
+    shares = [float(one["flop_share"]) for one in where(rows, method="toma-paper")]
     limits = [float(one["flop_share"]) for one in where(rows, method=LIMIT)]
     assert 1 > shares[0] > shares[1]
     assert all(limit <= share < limit + 0.05 for limit, share in zip(limits, shares, strict=True))
@@ -113,7 +119,7 @@ def test_what_is_timed_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 # ---------------------------------------------------------------------------------------------- reading results
 def made_up(speed_up: dict[str, float] | None = None) -> Results:
     """Every case timed in two rounds, the second 2 % slower in all; merging halves time at ratio 0.5."""
-    own = {"toma": 1.0, "bound": 1.01, "tomesd": 0.9, "tofu": 0.9, "toma-fresh": 0.97, **(speed_up or {})}
+    own = {"toma-paper": 1.0, "bound": 1.01, "tomesd": 0.9, "tofu": 0.9, "toma": 0.97, **(speed_up or {})}
     timed, counted = [], []
     for case in CASES:
         counted.append(_counted(case, BASELINE, 0.0, 1.0, 100))
@@ -147,7 +153,7 @@ def test_promises_are_kept_by_a_library_that_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("slower", "expected"),
     [
-        ({"toma": 0.7}, "ToMA on SDXL 1024² at 0.5: 1.372 ≥ 1.580: BROKEN"),
+        ({"toma-paper": 0.7}, "ToMA as in the paper on SDXL 1024² at 0.5: 1.372 ≥ 1.580: BROKEN"),
         ({"tomesd": 1.1}, "against ToMeSD, every op"),
     ],
 )
