@@ -159,16 +159,14 @@ def _fast_enough(results: Results) -> Iterator[Promise]:
     for (case, ratio), bound in _LEAST.items():
         own = results.speed_up(case, "toma-paper", ratio)
         if own is not None:
-            yield Promise(f"ToMA as in the paper on {case.title} at {ratio:g}", own, bound)
+            yield Promise(f"toma-paper on {case.title} at {ratio:g}", own, bound)
         default = results.speed_up(case, "toma", ratio)
         if own is not None and default is not None:
-            yield Promise(f"ToMA on {case.title} at {ratio:g}, share of the paper's", default / own, 0.96)
+            yield Promise(f"toma on {case.title} at {ratio:g}, share of toma-paper", default / own, 0.96)
     for ratio in RATIOS:
         own, limit = results.speed_up(_SDXL_512, "toma-paper", ratio), results.limit(_SDXL_512, ratio)
         if own is not None and limit is not None:
-            yield Promise(
-                f"ToMA as in the paper on {_SDXL_512.title} at {ratio:g}, share of the limit", own / limit, 0.95
-            )
+            yield Promise(f"toma-paper on {_SDXL_512.title} at {ratio:g}, share of the limit", own / limit, 0.95)
 
 
 def _faster_than_others(results: Results) -> Iterator[Promise]:
@@ -176,12 +174,12 @@ def _faster_than_others(results: Results) -> Iterator[Promise]:
         for ratio in RATIOS:
             own, bound = results.speed_up(case, "toma-paper", ratio), results.speed_up(case, "bound", ratio)
             if own is not None and bound is not None:
-                yield Promise(f"ToMA as in the paper on {case.title} at {ratio:g}, share of Bound", own / bound, 0.97)
+                yield Promise(f"toma-paper on {case.title} at {ratio:g}, share of Bound", own / bound, 0.97)
             for rival in RIVALS:
                 other = results.speed_up(case, rival, ratio)
                 if own is not None and other is not None:
                     yield Promise(
-                        f"ToMA as in the paper against {CONTENDERS[rival].title} on {case.title} at {ratio:g}",
+                        f"toma-paper against {CONTENDERS[rival].title} on {case.title} at {ratio:g}",
                         own,
                         other,
                     )

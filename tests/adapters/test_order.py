@@ -60,7 +60,7 @@ def raster(monkeypatch: pytest.MonkeyPatch) -> Any:
         ToMA.tile(0.5, plans_from="block"),
         ToMA.tile(0.25, skip=1),
     ],
-    ids=lambda method: f"{method.merging}-{method.scope}-{method.span}-{method.plans_from}-{method.skip}",
+    ids=lambda method: f"{method.unmerge}-{method.scope}-{method.span}-{method.plans_from}-{method.skip}",
 )
 def test_the_order_inside_changes_nothing(unet: nn.Module, method: ToMA, raster: Any) -> None:
     with tomadiff.apply(unet, method):

@@ -153,7 +153,7 @@ def test_promises_are_kept_by_a_library_that_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("slower", "expected"),
     [
-        ({"toma-paper": 0.7}, "ToMA as in the paper on SDXL 1024² at 0.5: 1.372 ≥ 1.580: BROKEN"),
+        ({"toma-paper": 0.7}, "toma-paper on SDXL 1024² at 0.5: 1.372 ≥ 1.580: BROKEN"),
         ({"tomesd": 1.1}, "against ToMeSD, every op"),
     ],
 )
@@ -205,7 +205,7 @@ def test_the_report_is_written_where_it_belongs(monkeypatch: pytest.MonkeyPatch,
     speed_report.main(arguments)
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# Results\n\nFirst.\n\n## Speed\n")
-    assert "| ToMA (tile, one plan per level) | 1.31× (1.31) | 1.96× (1.96) | 3.92× (3.92) | 0.500 | 10 | 60 |" in text
+    assert "| ToMA as in the paper | 1.31× (1.31) | 1.96× (1.96) | 3.92× (3.92) | 0.500 | 10 | 60 |" in text
     assert "| sd15 256² 0.5 | 1.25× | 1.25× | 90 of 100 |" in text
     speed_report.main(arguments)
     assert page.read_text(encoding="utf-8") == text, "a second time changes nothing"
