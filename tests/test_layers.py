@@ -25,7 +25,7 @@ ROWS = (
     ("unmerging", "matching", "allotment"),
     ("weights",),
     ("schedule", "clock", "history", "inject"),
-    ("forecast",),
+    ("forecast", "driver"),
     ("methods",),
     ("planner", "presets", "budget"),
     ("slots",),

@@ -150,6 +150,31 @@ def test_clock_with_a_scheduler_that_keeps_no_index() -> None:
     assert where(clock.tick(9.0, scheduler)) == (2, 0, 0)
 
 
+def test_clock_takes_the_place_among_the_schedulers_timesteps() -> None:
+    """A scheduler without an index of its own; image-to-image begins further on, and repeated times are steps."""
+    scheduler = SimpleNamespace(timesteps=torch.tensor([9.0, 5.0, 5.0, 1.0]))
+    clock = Clock()
+    seen = [where(clock.tick(time.expand(2), scheduler)) for time in scheduler.timesteps[1:]]
+    assert seen == [(1, 1, 0), (1, 2, 0), (1, 3, 0)]
+    tick = clock.tick(scheduler.timesteps[3][None], scheduler)
+    assert tick == Tick(1, 3, 1, total=4)
+    assert tick.times == (9.0, 5.0, 5.0, 1.0)
+    assert where(clock.tick(5.0, scheduler)) == (2, 1, 0), "a number is looked up"
+
+
+def test_what_one_caller_states_is_not_for_another() -> None:
+    clock = Clock()
+    clock.begin(9)
+    clock.state(3)
+    scheduler = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 1.0]))
+    assert clock.tick(9.0, scheduler, caller=1) == Tick(1, 0, 0, total=2)
+    clock.begin(5)
+    clock.state(3)
+    assert clock.tick(9.0) == Tick(2, 3, 0, total=5)
+    clock.state(1, caller=1)
+    assert clock.tick(9.0, scheduler, caller=1) == Tick(3, 1, 0)
+
+
 def test_a_scheduler_that_stands_still_is_not_believed() -> None:
     """A model that two pipelines share may be driven by the other one's scheduler."""
     idle = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))

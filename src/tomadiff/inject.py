@@ -9,6 +9,7 @@ Every private name of torch, accelerate and diffusers that we lean on is in this
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch import nn
 
 DATA = "_tomadiff"  # attribute that holds what the injected function needs to know about its module
 
+_PICKLED, _COPIED = "__reduce_ex__", "__deepcopy__"  # what pickle and copy look for on an object
 _GRAPHS = 32  # that torch may compile of one piece of code, where its own limit is 8; see make_room_for_graphs
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
@@ -41,6 +43,7 @@ def inject(module: nn.Module, function: Callable[..., Any], data: Any) -> None:
     data.restored_by_deletion = plain and holder is module and name not in module.__dict__
     module.__dict__[DATA] = data
     setattr(holder, name, types.MethodType(function, module))
+    let_travel(module)
 
 
 def eject(module: nn.Module) -> None:
@@ -48,6 +51,7 @@ def eject(module: nn.Module) -> None:
     data = module.__dict__.pop(DATA, None)
     if data is None:
         return
+    stop_travel(module)
     old = data.inner.forward if isinstance(data.inner, _Foreign) else types.MethodType(data.inner, module)
     for holder, name in _holders(module):
         if _is_ours(getattr(holder, name, None)):
@@ -92,6 +96,63 @@ def _is_own_forward(module: nn.Module, forward: Any) -> bool:
 
 def _is_ours(forward: Any) -> bool:
     return isinstance(forward, types.MethodType) and forward.__func__.__module__.startswith("tomadiff.")
+
+
+# ---------------------------------------------------------------------------------------------- copies and pickles
+def let_travel(module: nn.Module, reduce: Callable[[nn.Module, Any], Any] | None = None) -> None:
+    """Let ``module`` be pickled as it was before we touched it, or as ``reduce`` says, and copied as it is.
+
+    Methods put on a single module cannot be pickled. A deep copy has no such trouble, and takes ours along.
+    """
+    module.__dict__[_PICKLED] = types.MethodType(reduce or reduced, module)
+    module.__dict__[_COPIED] = types.MethodType(_copied, module)
+
+
+def stop_travel(module: nn.Module) -> None:
+    """Undo :func:`let_travel`."""
+    module.__dict__.pop(_PICKLED, None)
+    module.__dict__.pop(_COPIED, None)
+
+
+def reduced(module: nn.Module, protocol: Any) -> Any:
+    """What ``module`` is pickled as: itself, without anything of ours."""
+    usual: Any = type(module).__reduce_ex__(module, protocol)
+    make, args, state, *others = usual
+    return make, args, _original(dict(state)), *others
+
+
+def _original(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a module as they were before we touched it."""
+    data = state.get(DATA)
+    if data is not None and _is_ours(state.get("forward")):
+        state.pop("forward")
+        if isinstance(data.inner, _Foreign):
+            state["forward"] = data.inner.forward
+    for name in (_TO_TOKENS, _FROM_TOKENS):
+        gates = getattr(state.get(name), "__self__", None)
+        if isinstance(gates, Gates):
+            state.pop(name)
+            state.update(gates.own)
+    hooks = state["_forward_pre_hooks"]
+    ours = {number for number, hook in hooks.items() if isinstance(hook, Watch)}
+    for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
+        state[name] = type(hooks)((number, hook) for number, hook in state[name].items() if number not in ours)
+    travel = (_PICKLED, _COPIED)
+    return {name: value for name, value in state.items() if not (name in travel or _is_mark(name, value))}
+
+
+def _is_mark(name: str, value: Any) -> bool:
+    return name.startswith(DATA) or isinstance(value, EndOfPicture)
+
+
+def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """A deep copy, as if :func:`reduced` were not there."""
+    kind = type(module)
+    if hasattr(kind, _COPIED):
+        return kind.__deepcopy__(module, memo)  # type: ignore[attr-defined,no-any-return]
+    memo[id(module)] = twin = kind.__new__(kind)
+    twin.__setstate__(copy.deepcopy(module.__getstate__(), memo))
+    return twin
 
 
 # ---------------------------------------------------------------------------------------------- the root
@@ -199,8 +260,9 @@ class Gates:
         self.entering, self.leaving = entering, leaving
         self._module = module
         self._to_tokens, self._from_tokens = getattr(module, _TO_TOKENS), getattr(module, _FROM_TOKENS)
-        self._own = {name: module.__dict__[name] for name in (_TO_TOKENS, _FROM_TOKENS) if name in module.__dict__}
+        self.own = {name: module.__dict__[name] for name in (_TO_TOKENS, _FROM_TOKENS) if name in module.__dict__}
         module.__dict__.update({_TO_TOKENS: self._enter, _FROM_TOKENS: self._leave})
+        let_travel(module)
 
     @staticmethod
     def fit(module: nn.Module | None) -> bool:
@@ -219,4 +281,5 @@ class Gates:
         for name, ours in ((_TO_TOKENS, self._enter), (_FROM_TOKENS, self._leave)):
             if self._module.__dict__.get(name) == ours:
                 del self._module.__dict__[name]
-        self._module.__dict__.update(self._own)
+        self._module.__dict__.update(self.own)
+        stop_travel(self._module)

@@ -163,8 +163,7 @@ class Patch:
         models = _models(target)
         for _, model in models:  # all of them before any is touched
             _require_match(method, family_of(unwrap(model)))
-        pipeline = None if isinstance(target, nn.Module) else target
-        self._models = [PatchedModel(name, model, pipeline, method, schedule, guard, budget) for name, model in models]
+        self._models = [PatchedModel(name, model, method, schedule, guard, budget) for name, model in models]
         try:
             for patched in self._models:
                 patched.put_on()
@@ -228,14 +227,17 @@ class Patch:
         return {patched.name: patched.choice for patched in self._models if patched.choice is not None}
 
     def begin(self, steps: int | None = None) -> None:
-        """Say that a new picture starts, and how many steps it takes: for loops of one's own."""
+        """Say that a new image starts, and how many steps it takes: for loops of one's own.
+
+        It holds until the next ``begin``, or until a pipeline drives the model, which knows its own steps.
+        """
         for patched in self._models:
-            patched.clock.begin(steps)
+            patched.begin(steps)
 
     def step(self, step: int) -> None:
-        """Say which step the next calls belong to: for loops of one's own."""
+        """Say which step the next calls belong to: for loops of one's own; it holds as long as ``begin`` does."""
         for patched in self._models:
-            patched.clock.state(step)
+            patched.state(step)
 
     def report(self) -> Report:
         """What was merged so far, as data; with a budget, the method and schedule are those chosen last."""

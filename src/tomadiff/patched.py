@@ -18,9 +18,21 @@ from tomadiff.adapters.registry import family_of
 from tomadiff.budget import Budget, Choice, choose, ratios_of, rungs_of
 from tomadiff.clock import Clock
 from tomadiff.cost import Hardware, Trace
+from tomadiff.driver import Driver, OneAtATime, find_driver
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.guard import Guard, Scale
-from tomadiff.inject import EndOfPicture, Gates, Watch, eject, inject, make_room_for_graphs, unwrap
+from tomadiff.inject import (
+    EndOfPicture,
+    Gates,
+    Watch,
+    eject,
+    inject,
+    let_travel,
+    make_room_for_graphs,
+    reduced,
+    stop_travel,
+    unwrap,
+)
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
 from tomadiff.planner import Dice, Moment
@@ -45,21 +57,6 @@ def merges_nothing(method: Method, schedule: Schedule) -> bool:
     return method.ratio == 0 and not schedule.varies and schedule.reuse_every == 1
 
 
-class Home:
-    """The pipeline a model lives in, if any; a copy of the model lives nowhere yet."""
-
-    def __init__(self, pipeline: Any = None) -> None:
-        self._pipeline = (lambda: None) if pipeline is None else weakref.ref(pipeline)
-
-    @property
-    def scheduler(self) -> Any:
-        """The pipeline's scheduler at this moment (it may be exchanged)."""
-        return getattr(self._pipeline(), "scheduler", None)
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Home:
-        return Home()
-
-
 class PatchedModel:
     """One patched model: its slots and sites, and what happens before each of its calls."""
 
@@ -67,7 +64,6 @@ class PatchedModel:
         self,
         name: str,
         model: nn.Module,
-        pipeline: Any,
         method: Method,
         schedule: Schedule,
         guarded: bool,
@@ -77,7 +73,8 @@ class PatchedModel:
         self.method, self.given, self.guarded, self.budget = method, schedule, guarded, budget
         self.schedule = schedule  # in force: a budget changes the one that was given
         self.family: Family = family_of(self.model)
-        self.home, self.clock, self.moment = Home(pipeline), Clock(), Moment()
+        self.clock, self.moment, self._threads = Clock(), Moment(), OneAtATime()
+        self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
         self.guard: Guard | None = None
@@ -114,6 +111,7 @@ class PatchedModel:
             self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self._end_picture)
+            let_travel(self.model, _packed)
         except BaseException:
             self.take_off()
             raise
@@ -143,6 +141,7 @@ class PatchedModel:
             if ending in self.__dict__:
                 self.__dict__.pop(ending).stop()
         self.model.__dict__.pop(MARK, None)
+        stop_travel(self.model)
         for slot in self.slots:
             slot.plan, slot.active = None, False
             slot.planner.kept.clear()
@@ -166,9 +165,11 @@ class PatchedModel:
     # ------------------------------------------------------------------------------------------ before a call
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the slots."""
-        call = Call(self.model, args, kwargs)
-        begins = self.moment.move(self.clock.tick(call["timestep"], self.home.scheduler))
+        call, driver = Call(self.model, args, kwargs), find_driver()
+        self._threads.enter(driver)
+        begins = self.moment.move(self.clock.tick(call["timestep"], driver.scheduler, driver.pipeline))
         if begins:
+            self._await_end(driver)
             self._forget()
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
@@ -184,7 +185,27 @@ class PatchedModel:
         self.moment.passes = self._passes(call.image)
         self.calls += 1
 
+    def begin(self, steps: int | None = None) -> None:
+        """A new image starts; see :meth:`Clock.begin`."""
+        self.clock.begin(steps, find_driver().pipeline)
+
+    def state(self, step: int) -> None:
+        """The next calls belong to ``step``; see :meth:`Clock.state`."""
+        self.clock.state(step, find_driver().pipeline)
+
+    def _await_end(self, driver: Driver) -> None:
+        """Modular pipelines do not say that an image is done; the state of their loop is dropped then."""
+        self._loop = None
+        if driver.loop_state is not None:
+            own = weakref.WeakMethod(self._end_image)
+            self._loop = weakref.ref(driver.loop_state, lambda _: (own() or _do_nothing)())
+
     def _end_picture(self) -> None:
+        if self._threads.is_mine():  # or another thread ended another image
+            self._end_image()
+
+    def _end_image(self) -> None:
+        self._loop = None
         self.clock.begin()
         self._forget()
 
@@ -319,11 +340,11 @@ class PatchedModel:
     def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
         """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
         always, nothing = replace(self.given, start=0, stop=None), replace(self.method, ratio=0.0)
-        twin = PatchedModel(self.name, twin_of(self.model, dtype), None, nothing, always, guarded=False)
+        twin = PatchedModel(self.name, twin_of(self.model, dtype), nothing, always, guarded=False)
         twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
         twin._warned = self._warned  # what it would say is ours to say
         twin.put_on()
-        twin.clock.state(0)
+        twin.state(0)
         twin.before_call((), arguments)
         return twin
 
@@ -358,6 +379,24 @@ class PatchedModel:
         verdict = None if self.guard is None else self.guard.verdicts.get(slot.name)
         left_out, expected = (0, None) if verdict is None else (verdict.left_out, verdict.speedup)
         return LevelReport.of(slot, [site for _, site in self.sites if site.slot is slot], left_out, expected)
+
+
+def _packed(model: nn.Module, protocol: Any) -> Any:
+    """What a patched model is pickled as: itself unpatched, and the settings to patch it again on arrival."""
+    make, args, state, *_ = reduced(model, protocol)
+    patched: PatchedModel = model.__dict__[MARK]
+    settings = patched.name, patched.method, patched.given, patched.guarded, patched.budget
+    return make, args, (state, settings), None, None, _unpack
+
+
+def _unpack(model: nn.Module, packed: tuple[dict[str, Any], tuple[Any, ...]]) -> None:
+    state, (name, *settings) = packed
+    model.__setstate__(state)
+    PatchedModel(name, model, *settings).put_on()
+
+
+def _do_nothing() -> None:
+    """For a patch that is gone."""
 
 
 def _measure_of(budget: Budget, device: torch.device, dtype: torch.dtype) -> Callable[[Trace], float]:
