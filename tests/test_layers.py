@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tomadiff"
 # A room may import rooms of earlier rows, and itself. "kernels" and "inject" keep to the narrower ONLY below.
 ROWS = (
     ("errors", "memory"),
-    ("settings",),
+    ("settings", "reading", "writing"),
     ("grid",),
     ("kernels",),
     ("select",),

@@ -2,12 +2,12 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from tests.commands.evaluations import EVAL, assert_same, start
@@ -185,27 +185,57 @@ def test_an_unwritable_folder_is_one_line(invoke: Invoke, tmp_path: Path) -> Non
     file.write_text("in the way")
     for command in (("eval", *EVAL), ("generate", "-p", "a fox", *FRUGAL)):
         result = invoke(*command, out=file / "run")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert f"Cannot write to {file / 'run'}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["tune", "MODEL", "--out", "HERE/nowhere/x.json"], "there is no folder"),
+        (["tune", "MODEL", "--out", "HERE"], "is a folder"),
+        (["tune", "MODEL", "--out", "HERE/x.png"], "the chart is written there"),
+        (["bench", "-m", "MODEL", "--csv", "HERE/file/x.csv"], "is not a folder"),
+        (["bench", "-m", "MODEL", "--csv", "HERE"], "is a folder"),
+        (["paper", "-m", "MODEL", "--out", "HERE/file/paper"], "is not a folder"),
+        (["inspect", "-m", "MODEL", "--out", "HERE/file"], "is not a folder"),
+        (["demo", "--out", "HERE/file"], "is not a folder"),
+        (["report", "MODEL", "--out", "HERE/x.md"], "the table is written there"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is_loaded(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("tomadiff.evaluate.models.load", load)
+    (tmp_path / "file").write_text("in the way")
+    asked = [one.replace("HERE", str(tmp_path)).replace("MODEL", "emoji-sdxl") for one in arguments]
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert told in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_keeps_what_was_done(
     whole: Run, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Image.Image.save
+    real, images = os.fsync, tmp_path / "run" / "images"
 
-    def save_some(self: Image.Image, path: Any, **options: Any) -> None:
-        if len(list(Path(path).parent.glob("[!.]*.png"))) == 3:
+    def sync_some(file: int) -> None:
+        if len(list(images.glob("[!.]*.png"))) == 3 and list(images.glob(".*")):
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, path, **options)
+        real(file)
 
-    monkeypatch.setattr(Image.Image, "save", save_some)
+    monkeypatch.setattr(os, "fsync", sync_some)
     result = invoke("eval", *EVAL)
     assert result.exit_code == 1
     assert "The disk is full. What was finished is kept" in result.stderr
     run = Run(tmp_path / "run")
     assert len(run.samples()) == 3
+    assert not list(images.glob(".*"))
     monkeypatch.undo()
     assert invoke("eval", *EVAL).exit_code == 0
     assert_same(whole, run)

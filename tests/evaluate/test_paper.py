@@ -13,7 +13,7 @@ from tomadiff.evaluate.experiments import TIME, Experiment, Grid
 from tomadiff.evaluate.generate import Variant
 from tomadiff.evaluate.measure import measure
 from tomadiff.evaluate.merge_speed import PACKAGE, Timing
-from tomadiff.evaluate.paper import drawn_outcome, grid_of, kept, merging_outcome, timed_outcome, untested
+from tomadiff.evaluate.paper import drawn_outcome, grid_of, merging_outcome, timed_outcome, untested
 from tomadiff.evaluate.paper_page import page
 from tomadiff.evaluate.paper_text import markdown
 from tomadiff.evaluate.paper_work import folder_of, variants_of
@@ -100,21 +100,6 @@ def test_text_and_page_say_everything_and_escape_it(told: Told) -> None:
         assert "✓" in form
     assert "7 in all: reproduces 3, not tested 4." in text  # ours are not counted
     assert json.loads(json.dumps(outcomes[0].as_json()))["judged"][1]["ours"] is True
-
-
-def test_times_are_taken_again_only_if_something_else_is_asked(tmp_path: Path) -> None:
-    taken: list[int] = []
-
-    def make() -> list[dict[str, Any]]:
-        taken.append(1)
-        return [{"seconds": len(taken)}]
-
-    path = tmp_path / "new" / "times.json"
-    assert kept(path, {"rounds": 3, "sizes": (1, 2)}, make) == [{"seconds": 1}]
-    assert kept(path, {"rounds": 3, "sizes": (1, 2)}, make) == [{"seconds": 1}]
-    assert kept(path, {"rounds": 4, "sizes": (1, 2)}, make) == [{"seconds": 2}]
-    path.write_text("{torn", encoding="utf-8")
-    assert kept(path, {"rounds": 4, "sizes": (1, 2)}, make) == [{"seconds": 3}]
 
 
 def test_what_several_tables_ask_for_is_drawn_once() -> None:

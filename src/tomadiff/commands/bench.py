@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,10 @@ from rich.table import Table
 
 from tomadiff.commands import options
 from tomadiff.errors import SettingError
+from tomadiff.writing import require_output, write_whole
 
 if TYPE_CHECKING:
+    from tomadiff.evaluate.journal import Journal
     from tomadiff.evaluate.latency import Measurement
     from tomadiff.evaluate.workloads import Workload
 
@@ -58,21 +61,26 @@ def bench(
     tomadiff bench --arch flux --size 1024 --depth 2 --dtype bfloat16
 
     A pipeline is timed over whole pictures; --arch over the mean step of a window of ten, put together from one
-    selecting, one reweighing and one plain step.
+    selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
+    with the rounds it has finished.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json, soft_wrap=True)
     wanted = options.read_names(methods), options.read_ratios(ratios)
     how = device, dtype, allow_pickle
+    if table is not None:
+        require_output(table, "--csv", make_folder=True)
+    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
     made = _architectures(arch, sizes, depth, batch, how) if arch else _pipelines(model, sizes, steps, how)
     rows = []
     for size, workload in made:
-        measured = _measured(workload, *wanted, rounds, console)
+        measured = _measured(workload, *wanted, rounds, console, journal)
         if not as_json:
             console.print(_table(workload, measured))
         rows += [{"model": workload.title, "size": size, **one.as_row()} for one in measured]
     _tell(rows, bool(arch), table, as_json, console)
+    journal.close()
 
 
 # ---------------------------------------------------------------------------------------------- what to time
@@ -108,7 +116,12 @@ def _architectures(
 
 
 def _measured(
-    workload: Workload, methods: Sequence[str], ratios: Sequence[float], rounds: int, console: Console
+    workload: Workload,
+    methods: Sequence[str],
+    ratios: Sequence[float],
+    rounds: int,
+    console: Console,
+    journal: Journal,
 ) -> list[Measurement]:
     from tomadiff.evaluate.generate import bar
     from tomadiff.evaluate.latency import contenders, measure
@@ -117,7 +130,13 @@ def _measured(
     for line in refused:
         console.print(f"Left out {line}", style="yellow", markup=False)
     with bar(len(field) * (rounds + 1), doing="timing") as advance:
-        return measure(workload, field, rounds, lambda: advance(1))
+        return measure(workload, field, rounds, lambda: advance(1), journal)
+
+
+def _journal(table: Path | None, **asked: Any) -> Journal:
+    from tomadiff.evaluate.journal import Journal
+
+    return Journal(table, asked)
 
 
 # ---------------------------------------------------------------------------------------------- tell
@@ -164,8 +183,8 @@ def _tell(rows: list[dict[str, Any]], random: bool, path: Path | None, as_json: 
 def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     """One line per measurement, without what is a list of its own."""
     flat = [{name: value for name, value in row.items() if name not in ("seconds", "parts")} for row in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, flat[0])
-        writer.writeheader()
-        writer.writerows(flat)
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, flat[0])
+    writer.writeheader()
+    writer.writerows(flat)
+    write_whole(path, text.getvalue())

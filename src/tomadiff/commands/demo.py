@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tomadiff.embedded import MissingWeightsError
+from tomadiff.evaluate.images import save_image
+from tomadiff.writing import require_folder
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,6 +54,7 @@ def demo(
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluate import models
 
+    require_folder(out)
     torch.set_num_threads(1)  # small products: threads gain little, and lose much on a busy machine
     console = Console(soft_wrap=True)
     try:
@@ -77,8 +80,8 @@ def _pipeline(
     told = tell([run.folder])[0]
     with console.status("Drawing the grid and the map …"):
         grid, merged = _grid(run, prompts, seed), _map(pipe, run, call, prompts[0], seed)
-        grid.save(out / "grid.png", optimize=True)
-        merged.save(out / "merge_map.png", optimize=True)
+        save_image(grid, out / "grid.png", optimize=True)
+        save_image(merged, out / "merge_map.png", optimize=True)
         note = f"“{prompts[0]}”, the plan of the last step in the first block that merges."
         write(
             [told], out / "index.html", "Token merging, before and after", figures=[Figure("What merged", merged, note)]
@@ -169,7 +172,7 @@ def _landscape(out: Path, console: Console) -> None:
     samples = [merge_sample(picture, ToMA.paper(ratio)) for ratio in RATIOS]
     path = out / "merge_map.png"
     out.mkdir(parents=True, exist_ok=True)
-    merge_map(picture, samples).save(path, optimize=True)
+    save_image(merge_map(picture, samples), path, optimize=True)
     console.print(_landscape_table(samples))
     console.print(f"The merge map is in [bold]{path}[/bold]")
 

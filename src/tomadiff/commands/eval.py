@@ -11,6 +11,7 @@ import typer
 from tomadiff.commands import options
 from tomadiff.commands.tables import show
 from tomadiff.errors import SettingError
+from tomadiff.writing import require_folder
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.processes import Crew
@@ -69,6 +70,7 @@ def evaluate(
     if reference is not None and not reference.is_dir():
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch)
+    require_folder(out)
     wanted.check(allow_pickle)
     crew = Crew(cpu=device_of(device).type == "cpu")
     run = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tomadiff.commands import options
 from tomadiff.errors import SettingError
+from tomadiff.writing import require_folder
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.record import Run, Sample
@@ -61,6 +62,7 @@ def generate(
     prompts = [Prompt(text.strip(), negative) for text in prompt]
     if not all(asked.text for asked in prompts):
         raise SettingError("A prompt is empty; say what to draw.")
+    require_folder(out)
     pipe, call, about = _prepared(
         model, (device, dtype, allow_pickle), steps=steps, size=options.read_size(size), guidance=guidance
     )

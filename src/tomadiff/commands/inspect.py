@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tomadiff.commands import options
 from tomadiff.errors import SettingError
+from tomadiff.writing import require_folder, write_whole
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.inspection import Inspection
@@ -61,6 +62,7 @@ def inspect(
     names = method or (PORTRAYED if landscape else [METHOD])
     for name in names:
         named(name, ratio)  # a wrong name or ratio is told before anything is loaded or drawn
+    require_folder(out)
     if landscape:
         _require_no_model(model, prompt, steps, size, guidance)
         _landscape(names, ratio, seed, out, as_json)
@@ -113,14 +115,15 @@ def _model(
 
 def _write(found: Inspection, about: dict[str, Any], machine: dict[str, Any], out: Path) -> list[Path]:
     """The page, then its pictures."""
+    from tomadiff.evaluate.images import save_image
     from tomadiff.evaluate.inspection_figures import figures
     from tomadiff.evaluate.inspection_page import page
 
     drawn = figures(found)
     paths = [out / "index.html", *(out / f"{name}.png" for name in drawn)]
     for path, figure in zip(paths[1:], drawn.values(), strict=True):
-        figure.image.save(path, optimize=True)
-    paths[0].write_text(page(found, drawn, about, machine), encoding="utf-8")
+        save_image(figure.image, path, optimize=True)
+    write_whole(paths[0], page(found, drawn, about, machine))
     return paths
 
 
@@ -170,6 +173,7 @@ def _require_no_model(*given: object) -> None:
 
 
 def _landscape(names: Sequence[str], ratio: float, seed: int | None, out: Path, as_json: bool) -> None:
+    from tomadiff.evaluate.images import save_image
     from tomadiff.evaluate.landscape import landscape
     from tomadiff.evaluate.portraits import portrait
 
@@ -177,7 +181,7 @@ def _landscape(names: Sequence[str], ratio: float, seed: int | None, out: Path, 
     out.mkdir(parents=True, exist_ok=True)
     paths = {name: out / f"{name}.png" for name in names}
     for name, path in paths.items():
-        portrait(name, picture, ratio).quantize(colors=128).save(path, optimize=True)
+        save_image(portrait(name, picture, ratio).quantize(colors=128), path, optimize=True)
     if as_json:
         typer.echo(json.dumps({"pictures": {name: str(path) for name, path in paths.items()}}, indent=2))
         return

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tomadiff.commands import options
 from tomadiff.errors import SettingError
+from tomadiff.writing import require_folder, write_whole
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.paper import Outcome
@@ -66,6 +67,7 @@ def paper(
     if model is not None and arch is not None:
         raise SettingError("Give --model to draw with or --arch to time, not both.")
     scale = Scale(prompts_from, prompts, seeds, steps, options.read_size(size), batch, rounds, depth)
+    require_folder(out)
     load_prompts(prompts_from, prompts)  # what cannot work is told before anything is loaded
     if model is not None:
         require_model(model, allow_pickle)
@@ -99,9 +101,9 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
 def _tell(work: Work, as_json: bool) -> None:
     """Write everything down, and print it."""
     from tomadiff.commands.report import write
+    from tomadiff.evaluate.images import save_image
     from tomadiff.evaluate.paper_page import page
     from tomadiff.evaluate.paper_text import markdown
-    from tomadiff.evaluate.record import write_whole
     from tomadiff.evaluate.stamp import stamp
 
     work.folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,7 @@ def _tell(work: Work, as_json: bool) -> None:
     for told in work.runs:
         write([told], told.run.folder / "report.html", f"The paper's experiments on {told.name}")
     for name, figure in work.figures.items():
-        figure.image.save(work.folder / name, optimize=True)
+        save_image(figure.image, work.folder / name, optimize=True)
     machine = stamp()
     held = json.dumps({"machine": machine, "tables": [one.as_json() for one in work.outcomes]}, indent=2)
     write_whole(work.folder / "paper.html", page(work.outcomes, list(work.figures.values()), work.curves, machine))

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from tomadiff.commands import options
+from tomadiff.errors import SettingError
+from tomadiff.writing import require_output, write_whole
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.report import Figure, Told
@@ -39,6 +41,10 @@ def report(
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluate.report import tell
 
+    if out is not None:
+        if out.suffix == ".md":
+            raise SettingError(f"--out {out}: the table is written there; give the page a name such as report.html.")
+        require_output(out, "--out", make_folder=True)
     told = tell(runs)
     path = out or runs[0] / "report.html"
     table = write(told, path, title, pictures, side)
@@ -52,7 +58,6 @@ def write(
     told: Sequence[Told], path: Path, title: str, pictures: int = 12, side: int = 512, figures: Sequence[Figure] = ()
 ) -> Path:
     """Write the page, and the Markdown table next to it; the table's path."""
-    from tomadiff.evaluate.record import write_whole
     from tomadiff.evaluate.report import markdown
     from tomadiff.evaluate.report_page import page
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tomadiff.commands import options
+from tomadiff.errors import SettingError
+from tomadiff.writing import require_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,22 +44,29 @@ def tune(
     tomadiff tune ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
 
     Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: operations against distance.
+    It may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluate import models
     from tomadiff.evaluate.generate import call_of
+    from tomadiff.evaluate.images import save_image
+    from tomadiff.evaluate.journal import Journal
     from tomadiff.evaluate.prompts import load_prompts
     from tomadiff.evaluate.tune import chart, preset_of, search
 
-    console = Console(stderr=as_json, soft_wrap=True)
+    console, picture = Console(stderr=as_json, soft_wrap=True), out.with_suffix(".png")
+    if picture == out:
+        raise SettingError(f"--out {out}: the chart is written there; give the preset a name such as preset.json.")
+    for path in (out, picture):
+        require_output(path, "--out")
     pairs = [(prompt, 0) for prompt in load_prompts(prompts or "emoji", limit=pictures)]
     pipe = models.load(model, device, dtype, allow_pickle)
     call = call_of(model, pipe, steps=steps, size=options.read_size(size))
     with console.status("Counting operations") as status:
-        found = search(pipe, call, pairs, flops, lambda doing: status.update(f"Drawing: {doing}"))
-    preset = preset_of(found[0], model, flops, call.get("num_inference_steps", 0))
-    preset.save(out)
-    picture = out.with_suffix(".png")
-    chart(found, model).save(picture)
+        journal = Journal(out, models.describe(model, pipe))
+        found = search(pipe, call, pairs, flops, lambda doing: status.update(f"Drawing: {doing}"), journal)
+    preset_of(found[0], model, flops, call.get("num_inference_steps", 0)).save(out)
+    save_image(chart(found, model), picture)
+    journal.close()
     if as_json:
         typer.echo(
             json.dumps({"preset": str(out), "picture": str(picture), "tried": [_plain(one) for one in found]}, indent=2)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +19,37 @@ import torch
 from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluate.generate import Variant, drawable, variants
+from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.report import title_of
 from tomadiff.evaluate.workloads import Workload
 from tomadiff.patch import Patch, apply
+from tomadiff.reading import MEASURED, NUMBER, NUMBERS, OBJECTS, TEXT, FileError, Kind
+
+Parts = dict[str, list[float]]
+"""Share and seconds of every part of a unit."""
+
+
+def _are_times(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(NUMBER.fits(one) and one > 0 for one in value)
+
+
+def _are_parts(value: object) -> bool:
+    """Of every contender, share and seconds by the name of a part."""
+    if not OBJECTS.fits(value) or not isinstance(value, list):
+        return False
+    return all(one and all(_are_times(part) and len(part) == 2 for part in one.values()) for one in value)
+
+
+_COUNTS = dict.fromkeys(("flops", "launches", "peak_bytes", "plan_bytes"), MEASURED)
+_ROUND = {"parts": Kind("a list of parts with their share and seconds", _are_parts)}
+ROW = {
+    **dict.fromkeys(("method", "title", "unit"), TEXT),
+    **dict.fromkeys(("seconds_min", "seconds_median", "seconds_spread", "rounds", "speed_up", "ratio"), MEASURED),
+    **_COUNTS,
+    "parts": NUMBERS,
+    "seconds": Kind("a list of seconds", _are_times),
+}
+"""What :meth:`Measurement.as_row` holds."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +108,44 @@ def contenders(methods: Sequence[str], ratios: Sequence[float], workload: Worklo
 
 
 def measure(
-    workload: Workload, field: Sequence[Variant], rounds: int = 5, done: Callable[[], None] = lambda: None
+    workload: Workload,
+    field: Sequence[Variant],
+    rounds: int = 5,
+    done: Callable[[], None] = lambda: None,
+    journal: Journal | None = None,
 ) -> list[Measurement]:
-    """Count every contender once, then time all of them in interleaved rounds; ``done`` is called after each."""
+    """Count every contender once, then time all of them in interleaved rounds; ``done`` is called after each.
+
+    What the ``journal`` holds is not measured again. A round is one row of it: its times belong together.
+    """
     require_count("rounds", rounds)
+    journal, names = journal or Journal(), [repr(contender) for contender in field]
     counted = []
-    for contender in field:  # counting runs all of the code, so it is the warm-up round too
-        counted.append(_counted(workload, contender))
+    for contender, name in zip(field, names, strict=True):  # all of the code runs, so it is the warm-up round too
+        what = {"model": workload.title, "counted": name}
+        counted.append(journal.row(what, _COUNTS, partial(_counted, workload, contender)))
         done()
-    timed: list[list[dict[str, tuple[float, float]]]] = [[] for _ in field]
+    timed: list[list[Parts]] = [[] for _ in field]
     for turn in range(rounds):
-        for place in _order(len(field), turn):
-            timed[place].append(_timed(workload, field[place]))
+        asked = {"model": workload.title, "round": turn, "contenders": names}
+        row = journal.row(asked, _ROUND, partial(_round, workload, field, turn))
+        if len(row["parts"]) != len(field) or any(
+            own and own[0].keys() != parts.keys() for own, parts in zip(timed, row["parts"], strict=True)
+        ):
+            raise FileError(f"{journal.path}: its rounds do not belong together; delete it.")
+        for own, parts in zip(timed, row["parts"], strict=True):
+            own.append(parts)
             done()
     return [
-        _measurement(workload, contender, own, timed[0], cost, held)
-        for contender, own, (cost, held) in zip(field, timed, counted, strict=True)
+        _measurement(workload, contender, own, timed[0], counts)
+        for contender, own, counts in zip(field, timed, counted, strict=True)
     ]
+
+
+def _round(workload: Workload, field: Sequence[Variant], turn: int) -> dict[str, list[Parts]]:
+    """Everyone's parts, in the order of the field."""
+    found = {place: _timed(workload, field[place]) for place in _order(len(field), turn)}
+    return {"parts": [found[place] for place in range(len(field))]}
 
 
 def _order(count: int, turn: int) -> list[int]:
@@ -108,13 +158,14 @@ def _on(workload: Workload, variant: Variant) -> AbstractContextManager[Patch | 
     return nullcontext() if made is None else apply(workload.target, made[0], schedule=made[1], guard=False)
 
 
-def _counted(workload: Workload, contender: Variant) -> tuple[Cost, int]:
+def _counted(workload: Workload, contender: Variant) -> dict[str, float]:
     with _on(workload, contender) as patch:
         workload.warm(patch)
         total = Cost(0, 0, 0)
         for part in workload.parts(patch):
             total = total + cost_of(part.call).scaled(part.share)
-        return total, _plan_bytes(patch)
+        counts = {"flops": total.flops, "launches": total.launches, "peak_bytes": total.peak_bytes}
+        return {**counts, "plan_bytes": _plan_bytes(patch)}
 
 
 def _plan_bytes(patch: Patch | None) -> int:
@@ -122,11 +173,11 @@ def _plan_bytes(patch: Patch | None) -> int:
     return sum(level.bytes_held for model in models for level in model.levels)
 
 
-def _timed(workload: Workload, contender: Variant) -> dict[str, tuple[float, float]]:
+def _timed(workload: Workload, contender: Variant) -> Parts:
     """Share and seconds of every part."""
     with _on(workload, contender) as patch:
         workload.warm(patch)
-        return {part.name: (part.share, seconds_of(part.call, workload.device)) for part in workload.parts(patch)}
+        return {part.name: [part.share, seconds_of(part.call, workload.device)] for part in workload.parts(patch)}
 
 
 def seconds_of(call: Callable[[], Any], device: torch.device) -> float:
@@ -143,17 +194,16 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _whole(parts: dict[str, tuple[float, float]]) -> float:
+def _whole(parts: Parts) -> float:
     return sum(share * seconds for share, seconds in parts.values())
 
 
 def _measurement(
     workload: Workload,
     contender: Variant,
-    own: list[dict[str, tuple[float, float]]],
-    base: list[dict[str, tuple[float, float]]],
-    cost: Cost,
-    held: int,
+    own: list[Parts],
+    base: list[Parts],
+    counts: Mapping[str, Any],
 ) -> Measurement:
     seconds = tuple(map(_whole, own))
     return Measurement(
@@ -164,8 +214,5 @@ def _measurement(
         seconds=seconds,
         parts={name: statistics.median(part[name][1] for part in own) for name in own[0]},
         speed_up=statistics.median(_whole(before) / after for before, after in zip(base, seconds, strict=True)),
-        flops=cost.flops,
-        launches=cost.launches,
-        peak_bytes=cost.peak_bytes,
-        plan_bytes=held,
+        **counts,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from tomadiff.cost import cost_of
 from tomadiff.errors import require_count
+from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.landscape import landscape, to_tokens
 from tomadiff.evaluate.latency import seconds_of
 from tomadiff.grid import Grid
 from tomadiff.methods.catalogue import entry, named
+from tomadiff.reading import MEASURED, OBJECTS, RATIO, TEXT, WHOLE, require_record
 
 RATIOS = (0.25, 0.5, 0.75)
 SIZES = {4096: (Grid(64, 64), 640), 1024: (Grid(32, 32), 1280)}
@@ -77,6 +80,11 @@ class Timing:
         return asdict(self)
 
 
+TIMING = {"tokens": WHOLE, "channels": WHOLE, "ratio": RATIO, "method": TEXT, "title": TEXT, "op": TEXT}
+TIMING |= dict.fromkeys(("best", "middle", "launches"), MEASURED)
+_ROW = {"timings": OBJECTS}
+
+
 def contenders(tokens: Tensor, grid: Grid, ratio: float) -> list[Contender]:
     """Everybody, with plans for ``tokens`` ``(B, N, C)`` made."""
     found = [] if (package := _package(tokens, grid, ratio)) is None else [package]
@@ -105,9 +113,14 @@ def measure(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     done: Callable[[], None] = lambda: None,
+    journal: Journal | None = None,
 ) -> list[Timing]:
-    """Time everybody at every size and ratio; ``done`` is called after each ratio of a size."""
+    """Time everybody at every size and ratio; ``done`` is called after each ratio of a size.
+
+    What the ``journal`` holds is not timed again; a ratio of a size is one row of it.
+    """
     require_count("rounds", rounds)
+    journal = journal or Journal()
     timings: list[Timing] = []
     with torch.no_grad():
         for size in sizes:
@@ -115,9 +128,15 @@ def measure(
             tokens = to_tokens(landscape(), grid.height, channels)
             tokens = (tokens / tokens.std()).repeat(batch, 1, 1).to(device, dtype)
             for ratio in ratios:
-                timings += _in_turn(contenders(tokens, grid, ratio), tokens, ratio, rounds)
+                asked = {"tokens": list(tokens.shape), "ratio": ratio, "rounds": rounds, "on": f"{device} {dtype}"}
+                row = journal.row(asked, _ROW, partial(_row, tokens, grid, ratio, rounds))
+                timings += [Timing(**require_record(one, TIMING, "a timing")) for one in row["timings"]]
                 done()
     return timings
+
+
+def _row(tokens: Tensor, grid: Grid, ratio: float, rounds: int) -> dict[str, Any]:
+    return {"timings": [one.as_row() for one in _in_turn(contenders(tokens, grid, ratio), tokens, ratio, rounds)]}
 
 
 def _in_turn(field: Sequence[Contender], tokens: Tensor, ratio: float, rounds: int) -> Iterator[Timing]:

@@ -15,6 +15,7 @@ import torch
 
 from tomadiff import embedded
 from tomadiff.errors import TomaError, require_choice
+from tomadiff.reading import OBJECT, read_json
 
 EMBEDDED = ("emoji-sdxl", "emoji-flux")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -179,13 +180,11 @@ def _require_pipeline(folder: Path, allow_pickle: bool) -> None:
 
 def _parts(folder: Path) -> dict[str, Any]:
     """The components that ``model_index.json`` names."""
-    import json
-
-    try:
-        parts: dict[str, Any] = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ModelError(f"{folder} has no readable model_index.json.") from problem
-    return parts
+    path = folder / "model_index.json"
+    parts = read_json(path, ModelError)
+    if not OBJECT.fits(parts):
+        raise ModelError(f"{path}: must be an object, as diffusers writes it.")
+    return dict(parts)
 
 
 def _hub_parts(name: str) -> dict[str, Any]:

@@ -6,10 +6,8 @@ own. Times that need no picture are kept in a file next to it and are taken agai
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -20,7 +18,6 @@ from tomadiff.evaluate.experiments import MERGE_SPEED, Experiment, Grid
 from tomadiff.evaluate.generate import BASELINE, Variant
 from tomadiff.evaluate.merge_speed import Comparison, Timing, compare
 from tomadiff.evaluate.overlay import picture_grid
-from tomadiff.evaluate.record import write_whole
 from tomadiff.evaluate.report import HEADINGS, Told, cells, columns, heading, title_of
 from tomadiff.evaluate.samples import grouped
 
@@ -180,19 +177,3 @@ def _merges_faster(op: str, pairs: Sequence[Comparison]) -> Judged:
     words = f"ToMA's {op} of {pairs[0].own.tokens} tokens is faster than ToMeSD's at every ratio"
     claim = Claim(f"{words} (here: in tiles and in stripes)", ())
     return Judged(claim, verdict, findings)
-
-
-def kept(path: Path, settings: Mapping[str, Any], make: Callable[[], Rows]) -> Rows:
-    """Rows that were measured before with the same settings, else measured now and written down."""
-    asked = json.loads(json.dumps(dict(settings)))
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        held = {}
-    if held.get("settings") == asked:
-        rows: Rows = held["rows"]
-        return rows
-    rows = make()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"settings": asked, "rows": rows}, indent=1))
-    return rows

@@ -12,6 +12,8 @@ from tomadiff.embedded import MissingWeightsError
 from tomadiff.evaluate import merge_speed, models
 from tomadiff.evaluate.experiments import MERGE_SPEED, TABLES, Experiment, experiments_of
 from tomadiff.evaluate.generate import Variant, bar, call_of, drawable, questions
+from tomadiff.evaluate.journal import Journal, kept
+from tomadiff.evaluate.latency import ROW as TIMED_ROW
 from tomadiff.evaluate.latency import measure as time_all
 from tomadiff.evaluate.markup import Markup
 from tomadiff.evaluate.measure import measure
@@ -20,7 +22,6 @@ from tomadiff.evaluate.paper import (
     Rows,
     drawn_outcome,
     grid_of,
-    kept,
     merging_outcome,
     only,
     paper_metrics,
@@ -165,29 +166,33 @@ class Work:
         rounds, names = self.scale.rounds or ARCH_ROUNDS, [[one.method, one.ratio] for one in wanted]
         settings = {"model": workload.title, "batch": self.scale.batch, "rounds": rounds, "variants": names}
 
-        def make() -> Rows:
+        def make(journal: Journal) -> Rows:
             with bar(len(wanted) * (rounds + 1), shown=self.shown, doing="timing") as advance:
-                return [one.as_row() for one in time_all(workload, wanted, rounds, lambda: advance(1))]
+                return [one.as_row() for one in time_all(workload, wanted, rounds, lambda: advance(1), journal)]
 
-        return kept(path, {**settings, **self._machine()}, make)
+        return kept(path, {**settings, **self._place()}, TIMED_ROW, make)
 
     def merge_speed(self, table: int) -> None:
         """Table 4 or 5."""
         device, rounds = models.device_of(self.how[0]), self.scale.rounds or merge_speed.ROUNDS
         dtype, size = dtype_of(self.how[1], device), MERGE_SPEED[table]
 
-        def make() -> Rows:
+        def make(journal: Journal) -> Rows:
             with bar(len(merge_speed.RATIOS), shown=self.shown, doing=f"merging {size} tokens") as advance:
                 done = partial(advance, 1)
-                timings = merge_speed.measure([size], rounds=rounds, device=device, dtype=dtype, done=done)
+                timings = merge_speed.measure(
+                    [size], rounds=rounds, device=device, dtype=dtype, done=done, journal=journal
+                )
             return [one.as_row() for one in timings]
 
-        rows = kept(self.folder / f"merging-{size}.json", {"rounds": rounds, **self._machine()}, make)
+        path = self.folder / f"merging-{size}.json"
+        rows = kept(path, {"rounds": rounds, **self._place()}, merge_speed.TIMING, make)
         self.outcomes.append(merging_outcome(table, [merge_speed.Timing(**row) for row in rows]))
 
-    def _machine(self) -> dict[str, Any]:
+    def _place(self) -> dict[str, Any]:
+        """Where things are timed; the rest of the machine is the journal's to tell."""
         own = stamp(models.device_of(self.how[0]).type, self.how[1] or "default")
-        return {name: value for name, value in own.items() if name != "date"}
+        return {"on": own["device"], "with": own["dtype"]}
 
 
 def variants_of(experiments: Sequence[Experiment]) -> list[Variant]:

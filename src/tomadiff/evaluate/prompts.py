@@ -13,7 +13,6 @@ A list of bare class names, one per line, looks like a list of prompts: give ``t
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
+from tomadiff.reading import TEXT, parse_json, read_text
 
 PHOTO = "a photo of a {}"
 ABOUT = ("category", "challenge", "tag")  # columns worth keeping: results can be split by them
@@ -96,22 +96,10 @@ def read_prompts(path: Path) -> list[Prompt]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise PromptError(f"{path}: prompts are read from {', '.join(READERS)} files; rename it if it is one of these.")
-    found = list(reader(_text(path), path))
+    found = list(reader(read_text(path, PromptError), path))
     if not found:
         raise PromptError(f"{path}: holds no prompt; write one on each line.")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")  # spreadsheets put a mark in front
-    except FileNotFoundError as problem:
-        raise PromptError(f"{path}: there is no such file; give a file of prompts, or 'emoji'.") from problem
-    except UnicodeDecodeError as problem:
-        line = problem.object[: problem.start].count(b"\n") + 1
-        raise PromptError(f"{path}, line {line}: is not UTF-8 text; save the file as UTF-8.") from problem
-    except OSError as problem:
-        raise PromptError(f"{path}: cannot be read: {problem.strerror or problem}.") from problem
 
 
 def _from_lines(text: str, path: Path) -> Iterator[Prompt]:
@@ -173,18 +161,17 @@ def _from_row(heading: list[str], row: list[str], where: str) -> Prompt:
 
 def _record(cells: Mapping[str, Any], where: str) -> Prompt:
     text = cells.get("prompt")
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not TEXT.fits(text) or not text.strip():
         raise PromptError(f"{where}: the prompt is {'missing' if text is None else 'empty or not text'}.")
     negative = cells.get("negativeprompt") or cells.get("negative") or ""
+    if not TEXT.fits(negative):
+        raise PromptError(f"{where}: the negative prompt is not text.")
     about = {name: str(cells[name]).strip() for name in ABOUT if cells.get(name)}
     return Prompt(text.strip(), str(negative).strip(), about)
 
 
 def _from_json(text: str, path: Path) -> Iterator[Prompt]:
-    try:
-        held = json.loads(text) if text.strip() else []
-    except json.JSONDecodeError as problem:
-        raise PromptError(f"{path}, line {problem.lineno}: is not JSON: {problem.msg}.") from problem
+    held = parse_json(text, path, PromptError) if text.strip() else []
     if isinstance(held, dict):
         return _from_index(held, path)
     if isinstance(held, list):
@@ -196,7 +183,7 @@ def _from_index(held: Mapping[str, Any], path: Path) -> Iterator[Prompt]:
     """ImageNet's ``{"0": ["n01440764", "tench"]}``, or ``{"0": "tench"}``."""
     for number, entry in held.items():
         name = entry[-1] if isinstance(entry, list) and entry else entry
-        if not isinstance(name, str) or not name.strip():
+        if not isinstance(name, str) or not TEXT.fits(name) or not name.strip():
             raise PromptError(f'{path}, entry {number!r}: is not a class such as ["n01440764", "tench"].')
         yield Prompt(PHOTO.format(name.split(",")[0].replace("_", " ").strip()))
 

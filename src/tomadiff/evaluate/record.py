@@ -8,13 +8,13 @@
       images/KEY.png      the pictures, each written to a side file and renamed
       summary.json        what was measured, and report.html and report.md made of it; each written like a picture
 
-A sample counts as finished when its line is complete and its picture is there; anything else is drawn again.
+A sample counts as finished when its line is complete and its picture is there; anything else is drawn again. A run may
+come from elsewhere: what its files hold is checked, and nothing outside of its folder is read or written.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -25,8 +25,22 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tomadiff.errors import TomaError
-
-_SIDE = ".side"  # how files end that are still being written
+from tomadiff.evaluate.images import image_text, read_image, save_image
+from tomadiff.reading import (
+    MEASURED,
+    NAME,
+    NUMBERS,
+    OBJECT,
+    RATIO,
+    TEXT,
+    WHOLE,
+    inside,
+    parse_json,
+    read_json,
+    read_lines,
+    require_record,
+)
+from tomadiff.writing import append_line, sweep, write_whole
 
 
 class RunError(TomaError, RuntimeError):
@@ -83,7 +97,7 @@ class Run:
         run = cls(folder, process)
         try:
             run.images.mkdir(parents=True, exist_ok=True)
-            if (run.folder / "run.json").exists():
+            if run._file("run.json").exists():
                 run._require_same(config)
             elif process == 0:
                 about = {"config": dict(config), "stamp": dict(stamp)}
@@ -98,8 +112,8 @@ class Run:
 
     def _sweep(self) -> None:
         """Remove files that a kill cut short; they were never counted."""
-        for torn in (*self.images.glob(".*.png"), *self.folder.glob(f".*{_SIDE}")):
-            torn.unlink(missing_ok=True)
+        for folder in (self.folder, inside(self.folder, "images", error=RunError)):
+            sweep(folder)
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
         before, now = self.config, json.loads(json.dumps(dict(config)))
@@ -122,20 +136,22 @@ class Run:
         return dict(self._about()["stamp"])
 
     def _about(self) -> dict[str, Any]:
-        try:
-            about: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
-            raise RunError(f"{self.folder} is not a run: it has no readable run.json.") from problem
-        return about
+        path = self._file("run.json")
+        if not path.is_file():
+            raise RunError(f"{self.folder} is not a run: it has no run.json.")
+        return require_record(read_json(path, RunError), {"config": OBJECT, "stamp": OBJECT}, path, RunError)
+
+    def _file(self, name: str) -> Path:
+        return inside(self.folder, name, error=RunError)
 
     # ------------------------------------------------------------------------------------------ samples
     def samples(self) -> dict[str, Sample]:
         """Finished samples by key; a torn last line, or one without its picture, does not count."""
         found = {}
         for path in sorted(self.folder.glob("results*.jsonl")):
-            for line in path.read_bytes().splitlines(keepends=True):
-                sample = _parse(line)
-                if sample is not None and self.image_path(sample.key).exists():
+            for where, held in read_lines(self._file(path.name), RunError):
+                sample = _sample(held, where)
+                if self.image_path(sample.key).exists():
                     found[sample.key] = sample
         return found
 
@@ -143,70 +159,40 @@ class Run:
         """Record a finished sample: the picture first, then its line, each complete or not at all."""
         note = PngInfo()
         note.add_itxt("tomadiff", json.dumps({**asdict(sample), **(about or {})}))
-        side = self.images / f".{sample.key}.{os.getpid()}.png"
-        try:
-            image.save(side, pnginfo=note)
-            side.replace(self.image_path(sample.key))
-        finally:  # a full disk leaves a torn file, which would only fill it further
-            side.unlink(missing_ok=True)
+        save_image(image, self.image_path(sample.key), pnginfo=note)
         self.append(sample)
 
     def append(self, sample: Sample) -> None:
         """Record a line alone, for a sample whose picture is there already (later lines replace earlier ones)."""
         name = "results.jsonl" if self.process == 0 else f"results-{self.process}.jsonl"
-        with (self.folder / name).open("ab") as file:
-            if _ends_torn(self.folder / name):
-                file.write(b"\n")  # a line that a kill cut short stays alone
-            file.write(json.dumps(asdict(sample)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._file(name), json.dumps(asdict(sample)))
 
     def image_path(self, key: str) -> Path:
         """Where the picture of a sample is."""
-        return self.images / f"{key}.png"
+        return inside(self.folder, "images", f"{key}.png", error=RunError)
 
     def image(self, key: str) -> Image.Image:
         """The picture of a sample."""
-        with Image.open(self.image_path(key)) as image:
-            return image.convert("RGB")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, whenever we are killed."""
-    side = path.with_name(f".{path.name}.{os.getpid()}{_SIDE}")
-    try:
-        side.write_text(text, encoding="utf-8")
-        side.replace(path)
-    finally:
-        side.unlink(missing_ok=True)
+        return read_image(self.image_path(key), RunError)
 
 
 def note_of(path: Path) -> dict[str, Any]:
     """What a picture of a run says about how it was drawn; enough to draw it again."""
-    with Image.open(path) as image:
-        text = getattr(image, "text", {}).get("tomadiff")
+    text = image_text(path, "tomadiff", RunError)
     if text is None:
         raise RunError(f"{path} does not say how it was drawn; only pictures of tomadiff do.")
-    note: dict[str, Any] = json.loads(text)
-    return note
+    note = parse_json(text, path, RunError)
+    if not OBJECT.fits(note):
+        raise RunError(f"{path} does not say how it was drawn; only pictures of tomadiff do.")
+    return dict(note)
 
 
-def _parse(line: bytes) -> Sample | None:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        return Sample(**json.loads(line))
-    except (ValueError, TypeError):
-        return None
+_NEEDED = {"method": NAME, "ratio": RATIO, "prompt": TEXT, "seed": WHOLE}
+_MORE = {"seconds": MEASURED, "flops": MEASURED, "metrics": NUMBERS, "negative": TEXT}
 
 
-def _ends_torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size == 0:
-            return False
-        file.seek(size - 1)
-        return file.read(1) != b"\n"
+def _sample(held: object, where: str) -> Sample:
+    return Sample(**require_record(held, _NEEDED, where, RunError, **_MORE))
 
 
 def pending(questions: Iterator[Sample] | list[Sample], run: Run) -> list[Sample]:

@@ -84,11 +84,10 @@ def _told(name: str, run: Run) -> Told:
 def _measured(run: Run, groups: dict[Group, dict[Question, Sample]], notes: list[str]) -> Results:
     """``summary.json`` where it counts the pictures that are there; else pixels, measured now and not written."""
     counts = {group: len(samples) for group, samples in groups.items()}
-    try:
-        results = Results.load(run.folder)
-    except RunError:
+    if not (run.folder / "summary.json").exists():
         notes.append("This run was not measured yet: MSE, PSNR and SSIM are of this report's own making.")
         return pixel_results(run)
+    results = Results.load(run.folder)
     if counts != {(row.method, row.ratio): row.count for row in results.rows}:
         notes.append("Pictures were added since this run was measured: the report measured pixels again, alone.")
         return pixel_results(run)

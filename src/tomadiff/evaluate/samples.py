@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from tomadiff.evaluate.images import read_image
 from tomadiff.evaluate.record import Run, RunError, Sample
 from tomadiff.evaluate.statistics import Interval, paired_difference
 
@@ -43,8 +44,7 @@ def pictures_in(folder: Path) -> Iterator[Image.Image]:
     if not found:
         raise RunError(f"{folder} holds no picture (.png, .jpg, .jpeg, .webp) to compare with.")
     for path in found:
-        with Image.open(path) as picture:
-            yield picture.convert("RGB")
+        yield read_image(path, RunError)
 
 
 def difference(run: Run, name: str, one: Group, other: Group, confidence: float = 0.95, seed: int = 0) -> Interval:

@@ -11,8 +11,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tomadiff.evaluate.record import RunError, write_whole
+from tomadiff.evaluate.record import RunError
 from tomadiff.evaluate.statistics import Interval
+from tomadiff.reading import (
+    MEASURED,
+    NAME,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    RATIO,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    inside,
+    parse_json,
+    read_text,
+    require_record,
+)
+from tomadiff.writing import write_whole
 
 
 @dataclass(frozen=True)
@@ -120,11 +136,18 @@ class Results:
         return json.dumps(asdict(self), indent=2, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Results:
-        """What :meth:`as_json` wrote."""
-        held: dict[str, Any] = json.loads(text)
-        held["rows"] = tuple(_row(row) for row in held["rows"])
-        return cls(**held)
+    def from_json(cls, text: str, where: object = "summary.json") -> Results:
+        """What :meth:`as_json` wrote; ``where`` the text is from is told if it is something else."""
+        held = require_record(
+            parse_json(text, where, RunError),
+            {"reference": TEXT, "rows": OBJECTS},
+            where,
+            RunError,
+            missing=TEXTS,
+            resampled=TEXT,
+            confidence=RATIO,
+        )
+        return cls(**{**held, "rows": tuple(_row(row, where) for row in held["rows"])})
 
     def save(self, folder: Path) -> Path:
         """Write ``summary.json``, whole or not at all."""
@@ -135,10 +158,10 @@ class Results:
     @classmethod
     def load(cls, folder: Path) -> Results:
         """The ``summary.json`` of a run's folder."""
-        try:
-            return cls.from_json((folder / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError, KeyError) as problem:
-            raise RunError(f"{folder} has no readable summary.json: it was not measured yet.") from problem
+        path = inside(folder, "summary.json", error=RunError)
+        if not path.is_file():
+            raise RunError(f"{folder} has no summary.json: it was not measured yet.")
+        return cls.from_json(read_text(path, RunError), path)
 
     def markdown(self) -> str:
         """A table for people: values, intervals in brackets, and what is missing below it."""
@@ -152,8 +175,17 @@ class Results:
         return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-def _row(held: dict[str, Any]) -> Row:
-    return Row(**{**held, "metrics": {name: Interval(**interval) for name, interval in held["metrics"].items()}})
+_NEEDED = {"method": NAME, "ratio": RATIO, "count": WHOLE, "seconds": MEASURED, "flops": MEASURED, "metrics": OBJECT}
+_INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "count": WHOLE}
+
+
+def _row(held: dict[str, Any], where: object) -> Row:
+    require_record(held, _NEEDED, where, RunError)
+    metrics = {
+        name: Interval(**require_record(interval, _INTERVAL, f"{where}, {held['method']}, {name}", RunError))
+        for name, interval in held["metrics"].items()
+    }
+    return Row(**{**held, "metrics": metrics})
 
 
 def _cells(row: Row, names: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -17,11 +18,13 @@ from PIL import Image
 from tomadiff.adapters.registry import family_of
 from tomadiff.errors import SettingError
 from tomadiff.evaluate.generate import Call, Question, Variant
+from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.plots import COLOURS, Line, line_chart
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
 from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
+from tomadiff.reading import MEASURED
 from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
@@ -116,8 +119,13 @@ def search(
     pairs: Sequence[Pair],
     budget: float,
     advance: Callable[[str], None] = lambda _: None,
+    journal: Journal | None = None,
 ) -> list[Finding]:
-    """The settings that were tried within ``budget``, best first; see the head of this file for how."""
+    """The settings that were tried within ``budget``, best first; see the head of this file for how.
+
+    What the ``journal`` holds is not tried again; a setting on so many images is one row of it.
+    """
+    journal = journal or Journal()
     rehearsal = rehearse(pipe, Question(Variant(), *pairs[0]), call)
     field = affordable(rehearsal, budget)
     trials, found = Trials(pipe, call), dict[str, Finding]()
@@ -126,13 +134,18 @@ def search(
         seen = pairs[: min(pictures, len(pairs))]
         for candidate, cost in field:
             advance(f"{candidate.name} on {len(seen)} pictures")
-            figures = trials.compare(seen, candidate)
-            error = sum(one["mse"] for one in figures) / len(figures)
-            found[candidate.name] = Finding(candidate, cost, error, len(seen))
+            asked = {"settings": repr(candidate.made()), "call": repr(call), "pairs": repr(list(seen))}
+            row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
+            found[candidate.name] = Finding(candidate, cost, row["error"], len(seen))
         if len(field) == 1 or len(seen) == len(pairs):
             return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
         field.sort(key=lambda one: found[one[0].name].error)
         field, pictures = field[: max(1, len(field) // 3)], 2 * pictures
+
+
+def _error(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
+    figures = trials.compare(seen, candidate)
+    return {"error": sum(one["mse"] for one in figures) / len(figures)}
 
 
 def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:

@@ -8,19 +8,23 @@ same when defaults change; one that a file leaves out has its default.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tomadiff.errors import SettingError
+from tomadiff.errors import SettingError, TomaError
 from tomadiff.grid import Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
+from tomadiff.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
 from tomadiff.schedule import Schedule
+from tomadiff.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Bound, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD, Whole)
 }
 _FOLDER = Path(__file__).parent
+_SETTINGS = Kind("an object, or null", lambda value: value is None or OBJECT.fits(value))
 
 
 @dataclass(frozen=True)
@@ -45,34 +49,32 @@ class Preset:
     @classmethod
     def load(cls, source: str | Path) -> Preset:
         """By the name of one that ships, or by the path of a file."""
-        path = _FOLDER / f"{source}.json"
-        if str(source) not in available():
-            path = Path(source)
-        if not path.is_file():
+        path = _FOLDER / f"{source}.json" if str(source) in available() else Path(source)
+        if not os.path.isfile(path):  # Path.is_file raises for some names
             known = ", ".join(available()) or "none"
             raise SettingError(f"There is no preset {str(source)!r}: give the path of a JSON file, or one of {known}.")
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as problem:
-            raise SettingError(f"{path} is not a preset: {problem}.") from problem
-        return cls._from(stored, path)
+            return cls._from(read_json(path), path)
+        except FileError as problem:
+            raise SettingError(f"{path} is not a preset: {problem}") from problem
 
     @classmethod
     def _from(cls, stored: Any, path: Path) -> Preset:
         if not isinstance(stored, dict) or "method" not in stored:
             raise SettingError(f'{path} is not a preset: it needs "method", as Preset.save writes it.')
+        require_record(stored, {"method": OBJECT}, path, schedule=_SETTINGS, made_for=TEXT, why=TEXT)
         try:
             method, schedule = _made(stored["method"]), _made(stored.get("schedule"))
-        except (SettingError, TypeError, AttributeError) as problem:
+        except (TomaError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as problem:
             raise SettingError(f"{path} is not a preset: {problem}") from problem
         if not isinstance(method, Method) or not isinstance(schedule, Schedule | None):
             raise SettingError(f'{path} is not a preset: "method" must be a method and "schedule" a Schedule.')
-        notes = {name: str(stored.get(name, "")) for name in ("made_for", "why")}
+        notes = {name: stored.get(name, "") for name in ("made_for", "why")}
         return cls(method, schedule or method.schedule, **notes)
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        Path(path).write_text(self.as_json() + "\n", encoding="utf-8")
+        """Write it as JSON, whole or not at all."""
+        write_whole(path, self.as_json() + "\n")
 
     def as_json(self) -> str:
         """As it is stored."""
@@ -109,6 +111,6 @@ def _made(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise SettingError(f"kind={kind!r} is not known; choose one of {', '.join(_KINDS)}.")
     return _KINDS[kind](**{name: _made(item) for name, item in value.items() if name != "kind"})
