@@ -71,6 +71,7 @@ PARTIES = {  # third parties and the rooms that may import them; torch is for al
     "tomesd": {"evaluate"},
     "torchmetrics": {"evaluate"},
     "gradio": {"web"},
+    "starlette": {"web"},
     "typer": {"cli", "commands"},
     "rich": {"cli", "commands", "evaluate"},
 }
@@ -84,6 +85,7 @@ LATE = {  # only inside functions: not everyone has them, or they are slow to im
     "tomesd": {"evaluate"},
     "torchmetrics": {"evaluate"},
     "gradio": {"web"},
+    "starlette": {"web"},
 }
 
 

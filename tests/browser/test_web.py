@@ -4,7 +4,6 @@
 that is in the README, with all steps; otherwise the same test makes do with few and throws the picture away.
 """
 
-import ctypes
 import io
 import os
 import random
@@ -21,6 +20,7 @@ import torch
 from PIL import Image
 
 from tests.browser.chromium import Opened, brightness, browser
+from tests.web.watched import resident
 from tomadiff import embedded
 from tomadiff.evaluate import models
 from tomadiff.patched import MARK
@@ -421,10 +421,3 @@ def test_twenty_requests_in_a_row_leave_everything_as_it_was(
     assert np.array_equal(unpatched(model), before)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert max(sizes[10:]) - max(sizes[:10]) < 40 * 2**20, [size // 2**20 for size in sizes]
-
-
-def resident() -> int:
-    """Bytes of memory that this process, and so the server, holds; what free() keeps for later is given back first."""
-    ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

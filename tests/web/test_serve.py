@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import tiny
+from tests.web.hostile import Request, addresses, ask
 from tomadiff import embedded
 from tomadiff.cli import app
 from tomadiff.errors import SettingError
-from tomadiff.web.page import serve
+from tomadiff.web.page import is_private, serve
 from tomadiff.web.studio import Model, Studio
 
 WIDE = {"COLUMNS": "200"}
@@ -63,6 +64,36 @@ def test_the_page_is_for_this_machine_alone_and_tells_nobody(served: tuple[Any, 
         serve(studio, blocks.server_port)
 
 
+def test_another_address_takes_its_own_name_alone(studio: Studio) -> None:
+    hosts = addresses()
+    if not hosts:
+        pytest.skip("nobody reaches this machine")
+    blocks, address = serve(studio, host=hosts[0])
+    try:
+        assert address.startswith(f"http://{hosts[0]}:")
+        for host, expected in ((hosts[0], 200), ("evil.example", 400)):
+            request = Request("", "GET", "/", (), {"Host": host})
+            assert ask(hosts[0], blocks.server_port, request)[0] == expected
+    finally:
+        blocks.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("192.168.1.5", False), ("my-machine", False)],
+)
+def test_which_addresses_only_this_machine_reaches(host: str, private: bool) -> None:
+    assert is_private(host) is private
+
+
+def test_who_opens_the_page_to_others_is_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    monkeypatch.setattr(embedded, "available", tuple)
+    _, output = run("--host", "192.168.1.5")
+    assert "Whoever reaches 192.168.1.5 can open this page and use this machine; it has no password." in output
+    assert "Whoever" not in run()[1]
+
+
 def test_without_gradio_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, output = run()
@@ -76,6 +107,9 @@ def test_without_gradio_one_line_says_what_to_install(monkeypatch: pytest.Monkey
         (["--model", "no-such-folder"], "There is no model 'no-such-folder'"),
         (["--model", "."], "is not a diffusers pipeline"),
         (["--port", "0"], "--port"),
+        (["--host", "0.0.0.0"], "opens every network"),
+        (["--host", "::"], "opens every network"),
+        (["--share"], "No such option"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:

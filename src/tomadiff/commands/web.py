@@ -23,9 +23,9 @@ def web(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Where to serve; default: the first free one from 7860.")
     ] = None,
-    share: Annotated[
-        bool, typer.Option("--share", help="Also open a public address through Gradio's servers: anyone can draw.")
-    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Another address of this machine to serve at, for all who reach it.")
+    ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Show the page in the browser.")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: 1 for embedded models.")] = None,
     device: options.Device = None,
@@ -40,14 +40,18 @@ def web(
     tomadiff web --model ./my-pipeline
     tomadiff web --model owner/name --device cuda
 
-    Only this machine can open the page, and it asks nobody for anything. Ctrl-C ends it.
+    Only this machine can open the page, unless --host says otherwise, and it asks nobody for anything. Ctrl-C ends it.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.web.page import gradio, serve
+    from tomadiff.web.page import allowed_hosts, gradio, is_private, serve
 
     console = Console(soft_wrap=True)
     gradio()  # before models take their time to load
+    allowed_hosts(host)
+    if not is_private(host):
+        warning = f"Whoever reaches {host} can open this page and use this machine; it has no password."
+        console.print(warning, style="yellow", markup=False)
     studio = _studio(model or [], threads, (device, dtype, allow_pickle), console)
-    blocks, address = serve(studio, port, share, browser)
+    blocks, address = serve(studio, port, host, browser)
     console.print(f"The page is at [bold]{address}[/bold]; Ctrl-C ends it.")
     blocks.block_thread()
 

@@ -3,15 +3,20 @@
 Annotations are not put off here (``from __future__``): Gradio reads them to find out who wants the request.
 """
 
+import ipaddress
 import os
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluate.markup import tag
 from tomadiff.methods.catalogue import CATALOGUE
 from tomadiff.web.asked import Asked, read
+from tomadiff.web.fence import Fence
 from tomadiff.web.layout import Layout
 from tomadiff.web.maps import Maps, overlay
 from tomadiff.web.numbers import cards
@@ -27,6 +32,8 @@ QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # One at a time, whatever the model: times mean nothing if two share the machine.
 QUEUED = {"concurrency_id": "drawing", "concurrency_limit": 1, "api_visibility": "private"}
 HOUR = 3600  # seconds
+MOST_WAITING = 8  # drawings in the queue
+MOST_VISITORS = 64  # whose pictures are remembered
 
 Given = dict[Any, Any]
 """Values, or what to change them to, by the part of the page that holds them."""
@@ -46,39 +53,73 @@ def gradio() -> Any:
     return gradio
 
 
-def serve(studio: Studio, port: int | None = None, share: bool = False, browser: bool = False) -> tuple[Any, str]:
+def serve(studio: Studio, port: int | None = None, host: str = HOST, browser: bool = False) -> tuple[Any, str]:
     """Start the page in the background: Gradio's ``Blocks``, which can be closed, and its address.
 
     Args:
         studio: draws the pictures.
-        port: on this machine's own address; ``None`` takes the first free one from 7860.
-        share: also open a tunnel through Gradio's servers, for whoever knows its address.
+        port: ``None`` takes the first free one from 7860.
+        host: an address of this machine; others than the default can be reached by whoever reaches this machine.
         browser: show the page.
     """
-    gr = gradio()
-    blocks = build(studio)
+    gr, allowed = gradio(), allowed_hosts(host)
+    blocks = build(studio).queue(max_size=MOST_WAITING, api_open=False)
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", radius_size="lg", font=FONTS, font_mono=MONO)
     settings = {
         "theme": theme, "css": _resource("page.css"), "head": f"<script>{_resource('page.js')}</script>",
         "footer_links": [], "run_history": False, "ssr_mode": False, "enable_monitoring": False, "quiet": True,
         "_frontend": False,  # else Gradio gives up where a busy machine takes three seconds to answer
+        "share": False, "max_file_size": 1, "state_session_capacity": MOST_VISITORS, "app_kwargs": _guarded(allowed),
     }  # fmt: skip
-    _bypass_proxies()
+    _bypass_proxies(host)
     try:
-        _, local, public = blocks.launch(
-            server_name=HOST, server_port=port, share=share, inbrowser=browser, prevent_thread_lock=True, **settings
+        _, address, _ = blocks.launch(
+            server_name=host, server_port=port, inbrowser=browser, prevent_thread_lock=True, **settings
         )
     except OSError as problem:
         if port is None:
             raise
         raise SettingError(f"port={port} is taken; choose another, or leave it out.") from problem
-    return blocks, public or local
+    return blocks, address
 
 
-def _bypass_proxies() -> None:
+def is_private(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def allowed_hosts(host: str) -> list[str]:
+    """Names that a browser may call the page by: others are names that somebody made point here."""
+    bare = host.strip("[]")
+    if bare in ("", "*", "0", "0.0.0.0", "::"):
+        raise SettingError(f"host={host!r} opens every network there is; give one address, such as 192.168.1.5.")
+    return list(dict.fromkeys(["localhost", HOST, bare.lower(), f"[{bare.lower()}]"]))
+
+
+def _guarded(allowed: list[str]) -> dict[str, Any]:
+    """What Gradio's server is made with, so that nothing but the page reaches it."""
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed, www_redirect=False)
+    return {"middleware": [hosts, Middleware(Fence, folder=Path(folder().name))]}
+
+
+@cache
+def folder() -> "TemporaryDirectory[str]":
+    """Where Gradio keeps pictures for browsers to fetch: nobody else looks into it, and it goes with the process."""
+    made = TemporaryDirectory(prefix="tomadiff-web-")
+    os.environ["GRADIO_TEMP_DIR"] = made.name
+    return made
+
+
+def _bypass_proxies(host: str) -> None:
     """Gradio asks its own server whether it is there, and must not ask a proxy instead."""
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    os.environ["no_proxy"] = f"{known},{HOST}" if known else HOST
+    os.environ["no_proxy"] = f"{known},{host}" if known else host
 
 
 def _resource(name: str) -> str:
@@ -88,7 +129,7 @@ def _resource(name: str) -> str:
 def build(studio: Studio) -> Any:
     """The page as Gradio's ``Blocks``."""
     gr = gradio()
-    # Gradio keeps pictures as files for browsers to fetch; they go after an hour.
+    folder()  # before any part of the page asks Gradio for one; what is in it goes after an hour
     with gr.Blocks(title="tomadiff", analytics_enabled=False, delete_cache=(HOUR, HOUR), fill_width=True) as blocks:
         page = Page(Layout(gr, studio), studio)
         page.check_fields()
