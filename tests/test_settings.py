@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -19,11 +21,25 @@ from tests import tiny
 from tomadiff import Schedule, Stripes, Tiles, ToMA, Whole
 from tomadiff.budget import Budget
 from tomadiff.errors import SettingError
+from tomadiff.forecast import Forecast
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMAToFu, ToMeSD
+from tomadiff.presets import Preset
 from tomadiff.settings import Settings
 
-KINDS: tuple[type[Any], ...] = (ToMA, ToMeSD, ToFu, ToDo, ToMAToFu, Bound, Schedule, Stripes, Tiles, Budget)
+for found in pkgutil.iter_modules(tomadiff.__path__, "tomadiff."):
+    if not found.ispkg and not found.name.endswith(("__main__", "cli")):
+        importlib.import_module(found.name)
+
+
+def below(kind: type[Any]) -> set[type[Any]]:
+    """A class and all that derive from it."""
+    return {kind, *(deeper for one in kind.__subclasses__() for deeper in below(one))}
+
+
+OURS = {kind for kind in below(Settings) if kind.__module__.startswith("tomadiff.")} - {Settings, Method}
+KINDS: list[type[Any]] = sorted(OURS, key=lambda kind: kind.__name__)
 SETTINGS = [(kind, field.name) for kind in KINDS for field in fields(kind)]
+NEEDED: dict[type[Any], dict[str, Any]] = {Preset: {"method": ToMA(), "schedule": Schedule()}}
 NOWHERE = {  # values that no setting takes
     "NaN": math.nan,
     "infinite": math.inf,
@@ -60,10 +76,10 @@ ANYTHING = st.recursive(
 def test_a_value_that_cannot_be_is_refused_by_name(kind: type[Any]) -> None:
     for name in (field.name for field in fields(kind)):
         for what, value in NOWHERE.items():
-            if name == "selector" and value is Tiles:  # a selector is anything that can be called
-                continue
+            if (name == "selector" and value is Tiles) or (kind is Preset and isinstance(value, str)):
+                continue  # a selector is anything that can be called, and remarks are any text
             with pytest.raises(SettingError) as caught:
-                kind(**{name: value})
+                kind(**{**NEEDED.get(kind, {}), name: value})
             assert re.match(rf"{name}.* is not possible; (choose|give|use|it is|it says) ", str(caught.value)), what
             assert len(str(caught.value)) < 400
 
@@ -73,15 +89,12 @@ def test_a_value_that_cannot_be_is_refused_by_name(kind: type[Any]) -> None:
 def test_whatever_is_given_works_or_raises_a_setting_error(setting: tuple[type[Any], str], value: Any) -> None:
     kind, name = setting
     with suppress(SettingError):
-        assert hash(kind(**{name: value})) == hash(kind(**{name: value}))
+        given = {**NEEDED.get(kind, {}), name: value}
+        assert hash(kind(**given)) == hash(kind(**given))
 
 
 def test_every_kind_of_setting_is_tested_here() -> None:
-    def below(kind: type[Any]) -> set[type[Any]]:
-        return {kind, *(deeper for one in kind.__subclasses__() for deeper in below(one))}
-
-    ours = {kind for kind in below(Settings) if kind.__module__.startswith("tomadiff.")}
-    assert ours - {Settings, Method} == set(KINDS)
+    assert {ToMA, ToMeSD, ToFu, ToDo, ToMAToFu, Bound, Schedule, Stripes, Tiles, Budget, Preset, Forecast} <= OURS
 
 
 @pytest.mark.parametrize(
@@ -109,11 +122,14 @@ def test_every_kind_of_setting_is_tested_here() -> None:
         (Schedule, {"ratio_at_level": {"0": 0.5}}, "ratio_at_level's key='0' is not possible"),
         (Schedule, {"ratio_at_op": {"attn1": 0.5}}, "choose one of 'attention', 'cross_attention', 'feed_forward'."),
         (Schedule, {"ratio_from": 0.5}, "ratio_from=0.5 is not possible; give a mapping or a tuple."),
+        (Preset, {"method": 0.5, "schedule": Schedule()}, "method=0.5 is not possible; give a Method."),
+        (Schedule.ramp, {"first": "a", "last": 0.5}, "first='a' is not possible; it is the share of tokens removed"),
+        (Schedule.ramp, {"first": 0, "last": 0.5, "pieces": 1}, "pieces=1 is not possible"),
         (Stripes, {"count": 10**40}, "give a whole number of at least 1, below 2**63."),
         (Budget, {"speedup": math.inf}, "speedup=inf is not possible"),
     ],
 )
-def test_the_error_says_what_to_do(kind: type[Any], given: dict[str, Any], words: str) -> None:
+def test_the_error_says_what_to_do(kind: Any, given: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError) as caught:
         kind(**given)
     assert words in str(caught.value)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args
 
-from tomadiff.errors import SettingError, require_count
-from tomadiff.settings import Count, Index, Ratio, Rule, Settings
+from tomadiff.errors import SettingError
+from tomadiff.settings import Count, Index, Ratio, Rule, Settings, checked, whole
 
 Op = Literal["attention", "cross_attention", "feed_forward"]
 OPS: tuple[Op, ...] = get_args(Op)
@@ -69,9 +69,9 @@ class Schedule(Settings):
     reuse_from: When = 0
 
     @classmethod
-    def ramp(cls, first: float, last: float, pieces: int = 4, **settings: Any) -> Schedule:
+    @checked
+    def ramp(cls, first: Ratio, last: Ratio, pieces: Annotated[int, whole(2)] = 4, **settings: Any) -> Schedule:
         """A ratio that goes from ``first`` to ``last`` over the run, in ``pieces`` equal pieces (shapes stay few)."""
-        require_count("pieces", pieces, least=2)
         ratios = {piece / pieces: first + (last - first) * piece / (pieces - 1) for piece in range(pieces)}
         return cls(ratio_from=ratios, **settings)
 

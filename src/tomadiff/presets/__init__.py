@@ -18,6 +18,7 @@ from tomadiff.grid import Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
 from tomadiff.schedule import Schedule
+from tomadiff.settings import Settings
 from tomadiff.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
@@ -28,7 +29,7 @@ _SETTINGS = Kind("an object, or null", lambda value: value is None or OBJECT.fit
 
 
 @dataclass(frozen=True)
-class Preset:
+class Preset(Settings):
     """A method and its schedule, and why these.
 
     Attributes:
@@ -44,6 +45,7 @@ class Preset:
     why: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "schedule", self.schedule.completed_by(self.method.schedule))
 
     @classmethod
