@@ -1,0 +1,160 @@
+"""How near images with forecast steps are to full ones: python -m benchmarks.forecasts emoji-sdxl ours trial.
+
+Generates the tuning pairs on an embedded pipeline, all rules of a set for one pair after the other, and appends one
+line per image to `results/forecasts-<model>.csv`. What is in the file is not generated again. The cost is the share of
+denoiser calls that were computed. `--cache` keeps outputs of the denoiser in a folder: rules share their first steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks import rows
+from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
+from benchmarks.forecast_rules import Tried
+from tomadiff import embedded
+from tomadiff.evaluate.features import to_pixels
+from tomadiff.evaluate.metrics import mse, psnr
+from tomadiff.evaluate.models import denoiser
+from tomadiff.evaluate.trials import Pair, Trials
+from tomadiff.forecast import Forecast, Forecaster
+
+Rule = Forecast | Tried
+SETS: dict[str, list[Rule]] = {
+    "ours": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
+    "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
+    "every": [Forecast(every=2), Forecast(every=3), Forecast(every=4)],
+    "knobs": [
+        Tried(0.1, by_sample=True),
+        Tried(0.05, "line"),
+        Tried(0.1, "last"),
+        Tried(0.1, "blend"),
+        Tried(0.1, growth="absolute"),
+        Tried(0.1, weight="step"),
+        Tried(0.1, weight="noise"),
+        Tried(0.1, fall=0.0),
+        Tried(0.15, "blend", "distance", by_sample=True, first=4),
+        Tried(0.15, "blend", "distance", by_sample=True, first=4, fall=0.0),
+    ],
+}
+
+
+class Bench:
+    """Generates with a rule around the denoiser of a pipeline."""
+
+    def __init__(self, model: str, steps: int, cache: Path | None) -> None:
+        self.trials: Trials = trials_of(model, steps)
+        self.trials.pipe.set_progress_bar_config(disable=True)
+        self.model, self.cache = denoiser(self.trials.pipe), cache
+        self.full: dict[str, Image.Image] = {}
+
+    def compare(self, pair: Pair, rule: Rule) -> dict[str, Any]:
+        """Generate one image with the rule; how near it is to the full one, and which steps were computed."""
+        if repr(pair) not in self.full:
+            self.full[repr(pair)] = self._generate(pair, None)[0]
+        image, computed = self._generate(pair, rule)
+        pixels, wanted = to_pixels([image]), to_pixels([self.full[repr(pair)]])
+        cost = len(computed) / len(self._times())
+        figures = {"mse": float(mse(pixels, wanted)[0]), "psnr": float(psnr(pixels, wanted)[0])}
+        return {"cost": round(cost, 4), **figures, "computed": " ".join(map(str, computed))}
+
+    def _times(self) -> list[float]:
+        return [float(time) / 1000 for time in self.trials.pipe.scheduler.timesteps]
+
+    def _generate(self, pair: Pair, rule: Rule | None) -> tuple[Image.Image, Sequence[int]]:
+        state: Any = None
+        step = -1
+
+        def call(compute: Callable[[], Tensor]) -> Tensor:
+            nonlocal state, step
+            step += 1
+            if step == 0 and rule is not None:
+                state = _begin(rule, self._times())
+            if state is None:
+                return compute()
+            if isinstance(state, Forecaster):
+                return state.call(step, 0, None, compute)  # type: ignore[no-any-return]
+            return state.call(step, compute)  # type: ignore[no-any-return]
+
+        with self._around(call, repr(pair)):
+            image = self.trials.draw([pair])[0]
+        computed = state.pattern.computed if isinstance(state, Forecaster) else getattr(state, "computed", ())
+        return image, computed
+
+    @contextmanager
+    def _around(self, call: Callable[[Callable[[], Tensor]], Tensor], name: str) -> Iterator[None]:
+        inner = self.model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> tuple[Tensor]:
+            return (call(lambda: self._compute(inner, name, args, kwargs)),)
+
+        self.model.forward = forward
+        try:
+            yield
+        finally:
+            del self.model.forward
+
+    def _compute(self, inner: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Tensor:
+        if self.cache is None:
+            return inner(*args, **kwargs)[0]  # type: ignore[no-any-return]
+        given = [args[0] if args else kwargs["hidden_states"], args[1] if len(args) > 1 else kwargs["timestep"]]
+        key = hashlib.sha1(repr((type(self.model).__name__, name)).encode())
+        for tensor in given:
+            key.update(tensor.contiguous().numpy().tobytes())
+        path = self.cache / f"{key.hexdigest()}.pt"
+        if not path.exists():
+            torch.save(inner(*args, **kwargs)[0].clone(), path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
+        return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
+
+
+def _begin(rule: Rule, times: list[float]) -> Any:
+    if isinstance(rule, Tried):
+        return rule.begin(times)
+    forecaster = Forecaster(rule)
+    forecaster.begin(len(times), times)
+    return forecaster
+
+
+def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path, cache: Path | None) -> None:
+    """Generate what is missing, pair by pair."""
+    path = folder / f"forecasts-{model}.csv"
+    done = {(row["steps"], row["rule"], row["prompt"], row["seed"]) for row in rows.read(path)}
+    bench = Bench(model, steps, cache)
+    pairs = pairs_of(count, PROMISED_PAIRS)
+    wanted = [(pair, rule) for pair in pairs for name in sets for rule in SETS[name]]
+    for pair, rule in track(wanted, description=f"{model}, {steps}"):
+        prompt, seed = pair
+        if (str(steps), repr(rule), prompt.text, str(seed)) not in done:
+            about = {"model": model, "steps": steps, "rule": repr(rule), "prompt": prompt.text, "seed": seed}
+            rows.append(path, {**about, **bench.compare(pair, rule)})
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
+    parser.add_argument("sets", nargs="+", choices=list(SETS))
+    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--cache", type=Path, help="folder for outputs of the denoiser")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args(given)
+    torch.set_num_threads(arguments.threads)
+    if arguments.cache is not None:
+        arguments.cache.mkdir(parents=True, exist_ok=True)
+    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results, arguments.cache)
+
+
+if __name__ == "__main__":
+    main()
