@@ -47,10 +47,10 @@ def test_impossible_patterns_are_refused(given: dict[str, object]) -> None:
 
 def test_what_forecast_means() -> None:
     assert Forecast.of(None) is None
-    assert Forecast.of(0) is None
-    assert Forecast.of(Forecast(every=1)) is None
     assert Forecast.of(0.1) == Forecast(0.1)
     assert Forecast.of(Forecast(every=2)) == Forecast(every=2)
+    assert not Forecast(0).skips
+    assert not Forecast(every=1).skips
 
 
 def test_every_counts_back_from_the_last_step() -> None:

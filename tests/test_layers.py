@@ -37,6 +37,7 @@ ROWS = (
     ("guard", "report", "measured", "survey"),
     ("ledger",),
     ("patched",),
+    ("forecast_model",),
     ("patch",),
     ("embedded",),
     ("evaluate",),

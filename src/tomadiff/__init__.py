@@ -3,6 +3,7 @@
 from tomadiff.adapters import register, supported
 from tomadiff.clock import Clock
 from tomadiff.errors import TomaError
+from tomadiff.forecast import Forecast
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.patch import Patch, apply, remove
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bound",
     "Clock",
+    "Forecast",
     "Grid",
     "MergePlan",
     "Method",

@@ -24,7 +24,9 @@ _BETWEEN = (  # modules whose code lies between a loop and the model that it cal
     "peft.",
     "diffusers.models.",
     "diffusers.hooks.",
+    "tomadiff.around",
     "tomadiff.driver",
+    "tomadiff.forecast",
     "tomadiff.inject",
     "tomadiff.patch",
 )

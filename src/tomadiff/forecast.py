@@ -63,14 +63,8 @@ class Forecast(Settings):
 
     @classmethod
     def of(cls, given: Forecast | float | None) -> Forecast | None:
-        """What ``forecast=…`` means: a tolerance, settings, or none (``None``, 0, or settings that skip nothing)."""
-        if given is not None and not isinstance(given, Forecast):
-            if isinstance(given, bool) or not isinstance(given, int | float):
-                raise SettingError(
-                    f"forecast={given!r} is not possible; give a tolerance such as 0.05, or Forecast(…)."
-                )
-            given = cls(given)
-        return given if given is not None and given.skips else None
+        """What ``forecast=…`` means: a tolerance, settings, or none."""
+        return given if given is None or isinstance(given, Forecast) else cls(given)
 
     @property
     def skips(self) -> bool:
@@ -173,6 +167,8 @@ class Forecaster:
             form: names and shapes of the arguments; another form starts over.
             compute: calls the model.
         """
+        if not self.settings.skips:
+            return compute()
         known = self._passes.get(key)
         if step != self._step:
             self._enter(step, fits=known is not None and known.form == form)

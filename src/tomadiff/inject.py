@@ -24,6 +24,7 @@ _PICKLED, _COPIED = "__reduce_ex__", "__deepcopy__"  # what pickle and copy look
 _GRAPHS = 32  # that torch may compile of one piece of code, where its own limit is 8; see make_room_for_graphs
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
+CALL = "_compiled_call_impl"  # what torch runs, if it is there, when a module is called: hooks and forward are inside
 _END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when a picture is done
 _TO_TOKENS = "_operate_on_continuous_inputs"  # where a UNet's transformer makes tokens of a picture,
 _FROM_TOKENS = "_get_output_for_continuous_inputs"  # and a picture of tokens
@@ -99,26 +100,40 @@ def _is_ours(forward: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- copies and pickles
-def let_travel(module: nn.Module, reduce: Callable[[nn.Module, Any], Any] | None = None) -> None:
-    """Let ``module`` be pickled as it was before we touched it, or as ``reduce`` says, and copied as it is.
+def let_travel(module: nn.Module) -> None:
+    """Let ``module`` be pickled as it was before we touched it, and copied as it is.
 
-    Methods put on a single module cannot be pickled. A deep copy has no such trouble, and takes ours along.
+    Methods put on a single module cannot be pickled. A deep copy has no such trouble, and takes ours along. What has a
+    method ``packed()``, which gives a function and its arguments, is put on again where the pickle is opened.
     """
-    module.__dict__[_PICKLED] = types.MethodType(reduce or reduced, module)
+    module.__dict__[_PICKLED] = types.MethodType(_reduced, module)
     module.__dict__[_COPIED] = types.MethodType(_copied, module)
 
 
 def stop_travel(module: nn.Module) -> None:
-    """Undo :func:`let_travel`."""
-    module.__dict__.pop(_PICKLED, None)
-    module.__dict__.pop(_COPIED, None)
+    """Undo :func:`let_travel`, once nothing of ours is left."""
+    if not any(name.startswith(DATA) for name in module.__dict__):
+        module.__dict__.pop(_PICKLED, None)
+        module.__dict__.pop(_COPIED, None)
 
 
-def reduced(module: nn.Module, protocol: Any) -> Any:
-    """What ``module`` is pickled as: itself, without anything of ours."""
+def _reduced(module: nn.Module, protocol: Any) -> Any:
+    """What ``module`` is pickled as: itself, without anything of ours, and what is to be put on again."""
     usual: Any = type(module).__reduce_ex__(module, protocol)
     make, args, state, *others = usual
-    return make, args, _original(dict(state)), *others
+    ours = [value for name, value in state.items() if name.startswith(DATA) and hasattr(value, "packed")]
+    if not ours:
+        return make, args, _original(dict(state)), *others
+    return make, args, (_original(dict(state)), [one.packed() for one in ours]), None, None, _unpack
+
+
+def _unpack(
+    module: nn.Module, packed: tuple[dict[str, Any], list[tuple[Callable[..., None], tuple[Any, ...]]]]
+) -> None:
+    state, ours = packed
+    module.__setstate__(state)
+    for put_on, args in ours:
+        put_on(module, *args)
 
 
 def _original(state: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +157,7 @@ def _original(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_mark(name: str, value: Any) -> bool:
-    return name.startswith(DATA) or isinstance(value, EndOfPicture)
+    return name.startswith(DATA) or type(getattr(value, "__self__", value)).__module__.startswith("tomadiff.")
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
@@ -179,10 +194,11 @@ class Watch:
 
     def __init__(self, model: nn.Module, function: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         self.function = function
-        self._compiled = getattr(model, "_compiled_call_impl", None)
         self._model = model
+        holder, name = _call_holder(model)
+        self._compiled = getattr(holder, name)
         if self._compiled is not None:  # model.compile(): hooks would be traced, so go around the compiled call
-            model._compiled_call_impl = self._around_compiled
+            setattr(holder, name, self._around_compiled)
             self._handle = None
         else:
             self._handle = model.register_forward_pre_hook(self, with_kwargs=True)
@@ -203,23 +219,30 @@ class Watch:
 
     def stop(self) -> None:
         """Take the watch off."""
+        holder, name = _call_holder(self._model)
         if self._handle is not None:
             self._handle.remove()
-        elif getattr(self._model, "_compiled_call_impl", None) == self._around_compiled:
-            self._model._compiled_call_impl = self._compiled
+        elif getattr(holder, name) == self._around_compiled:
+            setattr(holder, name, self._compiled)
 
 
-def _untraced(function: Callable[..., None], *args: Any) -> None:
+def _call_holder(model: nn.Module) -> tuple[Any, str]:
+    """Where the compiled call of a model is: inside of whatever goes around all of it."""
+    outermost = getattr(model, CALL, None)
+    return (outermost, "inner") if hasattr(outermost, "inner") else (model, CALL)
+
+
+def _untraced(function: Callable[..., Any], *args: Any) -> None:
     """Behind a graph break the compiler would go on with us."""
-    _disabled()(function, *args)
+    disabled()(function, *args)
 
 
 @functools.cache
-def _disabled() -> Callable[..., None]:
+def disabled() -> Callable[..., Any]:
     """Made at its first use: the decorator imports the compiler, which takes longer than the rest of this package."""
 
-    def call(function: Callable[..., None], *args: Any) -> None:
-        function(*args)
+    def call(function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
 
     return torch.compiler.disable(call)  # type: ignore[no-any-return]
 
@@ -233,19 +256,29 @@ class EndOfPicture:
     def __init__(self, model: nn.Module, function: Callable[[], None]) -> None:
         self.function = function
         self._model = model
+        self._earlier = model.__dict__.get(_END_OF_CALL)
         model.__dict__[_END_OF_CALL] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for the model's own method, and run that too."""
         self.function()
         own = getattr(type(self._model), _END_OF_CALL, None)
-        if own is not None:
+        if self._earlier is not None:
+            self._earlier(*args, **kwargs)
+        elif own is not None:
             own(self._model, *args, **kwargs)
 
     def stop(self) -> None:
         """Take it off again."""
-        if self._model.__dict__.get(_END_OF_CALL) is self:
+        later = self._model.__dict__.get(_END_OF_CALL)
+        while isinstance(later, EndOfPicture) and later is not self and later._earlier is not self:
+            later = later._earlier
+        if later is self:
             del self._model.__dict__[_END_OF_CALL]
+            if self._earlier is not None:
+                self._model.__dict__[_END_OF_CALL] = self._earlier
+        elif isinstance(later, EndOfPicture):
+            later._earlier = self._earlier
 
 
 class Gates:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
 from tomadiff.budget import Budget, Choice
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
+from tomadiff.forecast import Forecast, Pattern
+from tomadiff.forecast_model import MARK as FORECAST
+from tomadiff.forecast_model import ForecastModel, require_no_cache
 from tomadiff.inject import unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
@@ -32,6 +36,11 @@ logger = logging.getLogger("tomadiff")
 AnyMethod = Annotated[Method | float, Rule("give a ratio such as 0.5, or a method such as ToMA(ratio=0.5)")]
 """A method, or the ratio of the default one."""
 
+AnyForecast = Annotated[
+    Forecast | float, Rule("give a tolerance such as 0.05, or a Forecast such as Forecast(every=2)")
+]
+"""A forecast, or its tolerance."""
+
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 
 
@@ -46,9 +55,10 @@ def apply(
     flops: float | None = None,
     speedup: float | None = None,
     guard: bool | None = None,
+    forecast: AnyForecast | None = None,
     **settings: Any,
 ) -> Patch:
-    """Merge tokens in a pipeline or a model.
+    """Merge tokens in a pipeline or a model, forecast some of its denoising steps, or both.
 
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
@@ -62,25 +72,35 @@ def apply(
         speedup: the same for time, as predicted for this machine: how many times as fast.
         guard: leave tokens unmerged where that would be faster, as estimated for this machine at the first call of each
             size (the default); ``False`` merges wherever the method says.
+        forecast: a tolerance or a :class:`~tomadiff.Forecast`; alone, it forecasts steps of any denoiser and merges
+            nothing. It is ours, not the paper's.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.
     """
     budget, own = _budget(flops, speedup, method, ratio), None
+    steps = Forecast.of(forecast)
+    if steps is not None and not settings and all(one is None for one in (method, schedule, ratio, preset, budget)):
+        return Patch(target, None, None, False, forecast=steps)
     if preset is not None:
         method, own = _of_preset(preset, method)
     chosen = _method(method, ratio, settings)
     own = own or chosen.schedule
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
-    return Patch(target, chosen, schedule, guarding.DEFAULT if guard is None else guard, budget)
+    return Patch(target, chosen, schedule, guarding.DEFAULT if guard is None else guard, budget, steps)
 
 
 def remove(target: Any) -> None:
     """Take whatever patch there is off a pipeline or model (or a copy of one)."""
-    for _, model in _models(target):
-        old = unwrap(model).__dict__.get(MARK)
-        if old is not None:
-            old.take_off()
+    for _, model in _denoisers(target):
+        _take_off(model, FORECAST)
+        _take_off(model, MARK)
+
+
+def _take_off(model: nn.Module, mark: str) -> None:
+    old = unwrap(model).__dict__.get(mark)
+    if old is not None:
+        old.take_off()
 
 
 def _budget(
@@ -127,6 +147,12 @@ def changed(method: Method, changes: dict[str, Any]) -> Method:
 
 
 def _models(target: Any) -> list[tuple[str, nn.Module]]:
+    """The denoisers that tokens merge in: those of a known family, if any is."""
+    models = _denoisers(target)
+    return [(name, model) for name, model in models if find_family(unwrap(model)) is not None] or models
+
+
+def _denoisers(target: Any) -> list[tuple[str, nn.Module]]:
     """The denoisers of a pipeline by component name; a bare model alone."""
     if isinstance(target, nn.Module):
         return [("model", target)]
@@ -137,8 +163,7 @@ def _models(target: Any) -> list[tuple[str, nn.Module]]:
             f"{type(target).__name__} is neither a model nor a pipeline with a UNet or transformer. "
             f"{describe_supported()}"
         )
-    known = [(name, model) for name, model in models if find_family(unwrap(model)) is not None]
-    return known or models
+    return models
 
 
 def _require_match(method: Method, family: Family) -> None:
@@ -148,43 +173,82 @@ def _require_match(method: Method, family: Family) -> None:
 
 
 class Patch:
-    """Merging on a pipeline or model: a handle to report on it, change it, and take it off.
+    """Merging and forecasts on a pipeline or model: a handle to report on them, change them, and take them off.
 
     Also a context manager: ``with tomadiff.apply(pipe, 0.5): …`` takes it off at the end.
     """
 
     def __init__(
-        self, target: Any, method: Method, schedule: Schedule, guard: bool, budget: Budget | None = None
+        self,
+        target: Any,
+        method: Method | None,
+        schedule: Schedule | None,
+        guard: bool,
+        budget: Budget | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
-        schedule = schedule.completed_by(method.schedule)
+        self.method = ToMA(0.0) if method is None else method
+        self.schedule = (schedule or self.method.schedule).completed_by(self.method.schedule)
+        self.guard, self.budget, self.forecast = guard, budget, forecast
         if budget is not None:
-            budget.require_free(method, schedule)
-        self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
-        models = _models(target)
+            budget.require_free(self.method, self.schedule)
+        self._denoisers, models = _denoisers(target), [] if method is None else _models(target)
         for _, model in models:  # all of them before any is touched
-            _require_match(method, family_of(unwrap(model)))
-        self._models = [PatchedModel(name, model, method, schedule, guard, budget) for name, model in models]
+            _require_match(self.method, family_of(unwrap(model)))
+        settings = self.method, self.schedule, guard, budget
+        self._models = [PatchedModel(name, model, *settings) for name, model in models]
+        self._forecasts: list[ForecastModel] = []
         try:
-            for patched in self._models:
-                patched.put_on()
+            self._put_on()
         except BaseException:  # all or none
             self.remove()
             raise
         self._warn_if_idle()
 
+    def _put_on(self) -> None:
+        """Merging first: forecasts go around it. What an earlier patch has put on goes."""
+        if self.forecast is not None:
+            for _, model in self._denoisers:
+                require_no_cache(unwrap(model))
+        for patched in self._models:
+            patched.put_on()
+        for _, model in self._denoisers:
+            _take_off(model, FORECAST)
+            if not self._models:
+                _take_off(model, MARK)
+        if self.forecast is not None:
+            self._forecast(self.forecast)
+
+    def _forecast(self, settings: Forecast) -> None:
+        """Put forecasts on, or change those that are."""
+        if not self._forecasts:
+            self._forecasts = [ForecastModel(name, model, settings) for name, model in self._denoisers]
+            for forecast in self._forecasts:
+                forecast.put_on()
+        for forecast in self._forecasts:
+            forecast.change(settings)
+        self.forecast = settings
+
     def _warn_if_idle(self) -> None:
-        if self.budget is None and merges_nothing(self.method, self.schedule):
+        if self._models and self.budget is None and merges_nothing(self.method, self.schedule):
             logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
+        elif not self._models and (self.forecast is None or not self.forecast.skips):
+            logger.warning("forecast=0 forecasts nothing: the model runs as if it were not patched.")
 
     @property
     def active(self) -> bool:
         """Whether the patch is on."""
-        return any(patched.is_on for patched in self._models)
+        return any(one.is_on for one in self._parts)
+
+    @property
+    def _parts(self) -> list[PatchedModel | ForecastModel]:
+        """The outer ones first."""
+        return [*self._forecasts, *self._models]
 
     def remove(self) -> None:
         """Restore the model exactly; calling it again does nothing."""
-        for patched in self._models:
-            patched.take_off()
+        for one in self._parts:
+            one.take_off()
 
     @checked
     def set(
@@ -194,14 +258,33 @@ class Patch:
         guard: bool | None = None,
         flops: float | None = None,
         speedup: float | None = None,
+        forecast: AnyForecast | None = None,
         **settings: Any,
     ) -> None:
-        """Change settings of the method, the schedule, the budget or the guard without a new patch.
+        """Change settings of the method, the schedule, the budget, the guard or the forecast without a new patch.
 
         ``patch.set(ratio=0.25)``, ``patch.set(flops=0.6)``; of ratio and budget, whichever was set last holds.
+        ``patch.set(forecast=0)`` computes every step.
         """
         if not self.active:
             raise PatchError("This patch was removed; call tomadiff.apply again.")
+        if settings or any(one is not None for one in (schedule, guard, flops, speedup)):
+            self._set_merging(schedule, guard, flops, speedup, settings)
+        steps = Forecast.of(forecast)
+        if steps is not None:
+            self._forecast(steps)
+        self._warn_if_idle()
+
+    def _set_merging(
+        self,
+        schedule: Schedule | None,
+        guard: bool | None,
+        flops: float | None,
+        speedup: float | None,
+        settings: dict[str, Any],
+    ) -> None:
+        if not self._models:
+            raise PatchError("This patch merges nothing; call tomadiff.apply again, with a ratio and a forecast.")
         budget = _budget(flops, speedup, None, settings.get("ratio"))
         if budget is None and "ratio" not in settings:
             budget = self.budget
@@ -214,7 +297,6 @@ class Patch:
             if patched.is_on:
                 patched.change(method, schedule, guard, budget)
         self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
-        self._warn_if_idle()
 
     def _schedule_for(self, method: Method, budget: Budget | None) -> Schedule:
         """The schedule there is; one that is the method's own becomes that of the new method."""
@@ -231,18 +313,21 @@ class Patch:
 
         It holds until the next ``begin``, or until a pipeline drives the model, which knows its own steps.
         """
-        for patched in self._models:
-            patched.begin(steps)
+        for one in self._parts:
+            one.begin(steps)
 
     def step(self, step: int) -> None:
         """Say which step the next calls belong to: for loops of one's own; it holds as long as ``begin`` does."""
-        for patched in self._models:
-            patched.state(step)
+        for one in self._parts:
+            one.state(step)
 
     def report(self) -> Report:
-        """What was merged so far, as data; with a budget, the method and schedule are those chosen last."""
+        """What was merged and forecast so far, as data; with a budget, what was chosen last."""
+        forecasts = tuple(one.report() for one in self._forecasts)
+        if not self._models:
+            return Report("", "", (), forecasts)
         method, schedule = self._models[0].method, self._models[0].schedule
-        return Report(repr(method), repr(schedule), tuple(patched.report() for patched in self._models))
+        return Report(repr(method), repr(schedule), tuple(patched.report() for patched in self._models), forecasts)
 
     def plans(self) -> dict[str, Plan]:
         """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""
@@ -260,8 +345,17 @@ class Patch:
                 slot.planner.watcher = partial(function, slot.name)
 
     def summary(self) -> str:
-        """What was merged so far, as text."""
+        """What was merged and forecast so far, as text."""
         return str(self.report())
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which steps of the last image were computed; of a pipeline with two denoisers, by both.
+
+        ``Forecast(steps=patch.pattern.computed)`` replays it.
+        """
+        patterns = [one.pattern for one in self._forecasts]
+        return Pattern(*(tuple(sorted(chain(*parts))) for parts in zip(*map(astuple, patterns), strict=True)))
 
     def __enter__(self) -> Patch:
         return self
@@ -271,4 +365,7 @@ class Patch:
 
     def __repr__(self) -> str:
         where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
-        return f"Patch({'on' if self.active else 'removed from'} {where}: {self.method!r})"
+        what = [repr(self.method)] if self._models else []
+        what += [repr(self.forecast)] if self.forecast is not None else []
+        where = where or ", ".join(one.name for one in self._forecasts)
+        return f"Patch({'on' if self.active else 'removed from'} {where}: {', '.join(what)})"

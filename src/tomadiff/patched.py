@@ -29,7 +29,6 @@ from tomadiff.inject import (
     inject,
     let_travel,
     make_room_for_graphs,
-    reduced,
     stop_travel,
     unwrap,
 )
@@ -75,6 +74,7 @@ class PatchedModel:
         self.family: Family = family_of(self.model)
         self.clock, self.moment, self._threads = Clock(), Moment(), OneAtATime()
         self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
+        self.forecast: Any = None  # what goes around the calls of the same model, if anything does
         self.slots: list[Slot] = []
         self.sites: list[tuple[nn.Module, Site]] = []
         self.guard: Guard | None = None
@@ -111,7 +111,7 @@ class PatchedModel:
             self._open_gates()
             self._watch = Watch(self.outer, self.before_call)
             self._end = EndOfPicture(self.model, self._end_picture)
-            let_travel(self.model, _packed)
+            let_travel(self.model)
         except BaseException:
             self.take_off()
             raise
@@ -150,6 +150,10 @@ class PatchedModel:
         self.slots, self.sites, self.homes, self.gates, self.scene = [], [], {}, [], None
         self.guard = None
 
+    def packed(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """How to patch the model again where a pickle is opened."""
+        return _put_on, (self.name, self.method, self.given, self.guarded, self.budget)
+
     def change(self, method: Method, schedule: Schedule, guarded: bool, budget: Budget | None) -> None:
         """Go on with other settings; if those cannot work, with the old ones."""
         old = self.method, self.given, self.guarded, self.budget
@@ -167,7 +171,11 @@ class PatchedModel:
         """Read the step and the grids off a call of the model, and tell the slots."""
         call, driver = Call(self.model, args, kwargs), find_driver()
         self._threads.enter(driver)
-        begins = self.moment.move(self.clock.tick(call["timestep"], driver.scheduler, driver.pipeline))
+        if self.forecast is None:
+            tick = self.clock.tick(call["timestep"], driver.scheduler, driver.pipeline)
+        else:
+            tick = self.forecast.tick  # read already, and steps that were not computed count too
+        begins = self.moment.move(tick)
         if begins:
             self._await_end(driver)
             self._forget()
@@ -381,17 +389,8 @@ class PatchedModel:
         return LevelReport.of(slot, [site for _, site in self.sites if site.slot is slot], left_out, expected)
 
 
-def _packed(model: nn.Module, protocol: Any) -> Any:
-    """What a patched model is pickled as: itself unpatched, and the settings to patch it again on arrival."""
-    make, args, state, *_ = reduced(model, protocol)
-    patched: PatchedModel = model.__dict__[MARK]
-    settings = patched.name, patched.method, patched.given, patched.guarded, patched.budget
-    return make, args, (state, settings), None, None, _unpack
-
-
-def _unpack(model: nn.Module, packed: tuple[dict[str, Any], tuple[Any, ...]]) -> None:
-    state, (name, *settings) = packed
-    model.__setstate__(state)
+def _put_on(model: nn.Module, name: str, *settings: Any) -> None:
+    """Patch a model that comes out of a pickle as it was patched before."""
     PatchedModel(name, model, *settings).put_on()
 
 

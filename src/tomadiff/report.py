@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from tomadiff.forecast import Forecast, Pattern
 from tomadiff.plan import Plan
 from tomadiff.sites import Site
 from tomadiff.slots import Slot
@@ -100,15 +101,36 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
+class ForecastReport:
+    """One model whose denoising steps are forecast, and the pattern of its last image."""
+
+    component: str
+    model: str
+    settings: Forecast
+    pattern: Pattern
+
+    def lines(self) -> list[str]:
+        """As text."""
+        lines = [f"{self.component}: {self.model}, {self.settings!r}, ours and not the paper's"]
+        if not self.settings.skips:
+            return [*lines, "  nothing is forecast: every step is computed"]
+        if not self.pattern.computed:
+            return [*lines, "  nothing is forecast: the model has not run yet"]
+        return [*lines, f"  {self.pattern}", f"  computed: {' '.join(map(str, self.pattern.computed))}"]
+
+
+@dataclass(frozen=True)
 class Report:
-    """What a patch did."""
+    """What a patch did; the texts of method and schedule are empty if nothing was to be merged."""
 
     method: str
     schedule: str
     models: tuple[ModelReport, ...]
+    forecasts: tuple[ForecastReport, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([self.method, self.schedule, *(text for model in self.models for text in _describe(model))])
+        merging = [self.method, self.schedule, *(text for model in self.models for text in _describe(model))]
+        return "\n".join([text for text in merging if text] + [text for one in self.forecasts for text in one.lines()])
 
 
 _HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", "held")
