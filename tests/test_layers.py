@@ -25,7 +25,7 @@ ROWS = (
     ("unmerging", "matching", "allotment"),
     ("weights",),
     ("schedule", "clock", "history", "inject"),
-    ("forecast", "driver"),
+    ("forecast", "driver", "around"),
     ("methods",),
     ("planner", "presets", "budget"),
     ("slots",),
