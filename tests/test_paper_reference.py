@@ -25,7 +25,7 @@ PIPELINES = ("emoji-sdxl", "emoji-flux")
 STEPS = 20
 RATIO = 0.5
 AGREE = 1e-5
-LATER = 1e-4  # the last steps amplify rounding
+LATER = 5e-4  # the last steps amplify the rounding of float32; the largest difference seen was 1.5e-4
 
 
 def as_array(tokens: Tensor) -> np.ndarray:

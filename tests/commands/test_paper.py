@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.evaluate.drawn import thin_sd15
@@ -43,6 +44,30 @@ def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monk
     again = invoke(tmp_path, "--model", str(model), "--tables", "9", "--json", *SMALL)
     (table,) = json.loads(again.stdout)["tables"]
     assert (table["table"], len(table["rows"]), len(table["judged"])) == (9, 14, 4)
+
+
+def test_a_row_that_fails_is_told_and_the_tables_are_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = generate.draw_together
+
+    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
+        if made is not None and made[0].unmerge == "pseudo-inverse":
+            raise torch.linalg.LinAlgError("did not converge")
+        return real(pipe, prompts, seeds, call, made)
+
+    monkeypatch.setattr(generate, "draw_together", breaks)
+    result = invoke(tmp_path, "--model", str(model), "--tables", "6", *SMALL)
+    assert result.exit_code == 1
+    assert "paper-pinv 50%, 'a fox on a blue background', seed 0 failed: did not converge" in result.stderr
+    (table,) = json.loads((tmp_path / "paper.json").read_text())["tables"]
+    assert [row[0][0] for row in table["rows"]] == ["unmerged", "ToMA (paper)"]
+    assert any("did not converge" in note for note in table["notes"])
+    monkeypatch.undo()
+    again = invoke(tmp_path, "--model", str(model), "--tables", "6", *SMALL)
+    assert again.exit_code == 0, again.output
+    (table,) = json.loads((tmp_path / "paper.json").read_text())["tables"]
+    assert len(table["rows"]) == 3
 
 
 def test_merging_alone_needs_no_model(tmp_path: Path) -> None:

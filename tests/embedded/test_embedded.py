@@ -1,5 +1,7 @@
 """The embedded pipelines load offline and draw: same seed same picture, other seed another."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,13 @@ def drawing(request):
         return pipe(PROMPT, generator=torch.Generator().manual_seed(seed), output_type="np", **settings).images[0]
 
     return request.param, draw
+
+
+@pytest.mark.parametrize("name", embedded.NAMES)
+def test_every_card_states_a_licence(name):
+    cards = Path(__file__).parents[2] / "training" / "cards"
+    for card in (cards / f"{name}.md", Path(embedded.__file__).parent / name / "README.md"):
+        assert card.read_text(encoding="utf-8").startswith("---\nlicense: mit\n---\n"), card
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -90,6 +90,16 @@ def test_times_alone_are_compared_round_by_round() -> None:
     assert verdict(Better(HARD, NONE, "mse"), evidence) is Verdict.UNTESTED
 
 
+def test_speed_ups_of_two_methods_are_inverse() -> None:
+    """Times that vary: means of their ratios would make each of the two faster than the other."""
+    evidence = Timed({NONE: [1.0, 3.0] * (ENOUGH // 2), HARD: [3.0, 1.0] * (ENOUGH // 2)})
+    there, back = evidence.speed_up(HARD, NONE), evidence.speed_up(NONE, HARD)
+    assert there is not None
+    assert back is not None
+    assert there.value * back.value == pytest.approx(1)
+    assert there.value == pytest.approx(1)
+
+
 def checks() -> Iterator[tuple[tuple[Check, ...], Verdict]]:
     holds, fails, open_, untested = (
         Faster(HARD, SOFT), Faster(NONE, HARD), Faster(HARD, OTHER), Better(SOFT, HARD, "clip"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.tiny import Tiny, build
@@ -188,6 +189,28 @@ def test_a_full_disk_keeps_what_was_done(tiny: Tiny, tmp_path: Path, monkeypatch
     monkeypatch.undo()
     answer(tiny.pipe, run, batches, CALL, ABOUT)
     assert len(run.samples()) == 2
+
+
+def test_a_batch_that_fails_is_reported_and_the_rest_goes_on(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, batches = begin(tmp_path), questions(["a fox", "a cat"], [0], variants(["toma-paper"], [0.5]))
+    real = generate.draw_together
+
+    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
+        if made is not None and prompts[0].text == "a fox":
+            raise torch.linalg.LinAlgError("did not converge")
+        return real(pipe, prompts, seeds, call, made)
+
+    monkeypatch.setattr(generate, "draw_together", breaks)
+    failures = Crew(cpu=True).answer(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    assert failures.lines == ["toma-paper 50%, 'a fox', seed 0 failed: did not converge"]
+    assert len(run.samples()) == 3
+    with pytest.raises(torch.linalg.LinAlgError):  # where nobody writes failures down
+        answer(tiny.pipe, run, batches, CALL, ABOUT)
+    monkeypatch.undo()
+    assert not Crew(cpu=True).answer(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    assert len(run.samples()) == 4
 
 
 def test_one_process_has_all_the_work(tiny: Tiny, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Timing and counting: shares add up, counts are right, patches come off."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from tests import tiny
 from tests.evaluate.drawn import thin_sd15
+from tomadiff.evaluate import latency
 from tomadiff.evaluate.architectures import build, inputs
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.generate import Variant
-from tomadiff.evaluate.latency import Measurement, contenders, measure
+from tomadiff.evaluate.latency import Measurement, contenders, measure, seconds_of
 from tomadiff.evaluate.workloads import Picture, Step
 from tomadiff.methods.catalogue import named
 from tomadiff.patch import apply
@@ -18,6 +22,37 @@ def test_spread_and_median() -> None:
     one = Measurement("toma", "ToMA", 0.5, "step", (1.0, 2.0, 3.0, 4.0, 5.0), {}, 1.0, 0, 0, 0, 0)
     assert (one.least, one.median, one.spread) == (1, 3, pytest.approx(2 / 3))
     assert one.as_row()["seconds_median"] == 3
+
+
+def test_a_device_that_works_behind_the_clock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: told.append("waited"))
+    seconds_of(lambda: told.append("called"), torch.device("mps"))
+    assert told == ["waited", "called", "waited"]
+
+
+COUNTS = ("flops", "launches", "peak_bytes", "plan_bytes")
+
+
+@pytest.mark.parametrize("fails_at", ["_counted", "_timed"])
+def test_a_contender_that_fails_is_left_out_and_reported(fails_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    thin_sd15(monkeypatch)
+    workload = Step(build("sd15", "cpu", depth=1), "sd15", inputs("sd15", 64, "cpu"))
+    field, _ = contenders(["toma-paper"], [0.25, 0.5], workload)
+    quick, failures = {"_counted": dict.fromkeys(COUNTS, 0), "_timed": {"plain": [1.0, 0.1]}}, Failures()
+
+    def stands_in(name: str, workload: Any, contender: Variant) -> Any:
+        if name == fails_at and contender.ratio == 0.25:
+            raise torch.linalg.LinAlgError("did not converge")
+        return quick[name]
+
+    for name in quick:
+        monkeypatch.setattr(latency, name, partial(stands_in, name))
+    measured = measure(workload, field, rounds=2, failures=failures)
+    assert [one.ratio for one in measured] == [0, 0.5]
+    assert failures.lines == ["toma-paper 25% failed: did not converge"]
+    with pytest.raises(torch.linalg.LinAlgError):
+        measure(workload, field, rounds=1)
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,17 @@ class Same(nn.Module):
         return x
 
 
+def test_frechet_distance_needs_no_singular_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = (torch.randn(30, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    wanted = metrics.frechet_distance(x, y).item()
+
+    def fails(_: torch.Tensor) -> None:
+        raise torch.linalg.LinAlgError("did not converge")
+
+    monkeypatch.setattr(torch.linalg, "svdvals", fails)
+    assert metrics.frechet_distance(x, y).item() == pytest.approx(wanted, rel=1e-6)
+
+
 @pytest.mark.parametrize(("n", "m", "d"), SETS)
 def test_frechet_distance_equals_torchmetrics(n: int, m: int, d: int) -> None:
     fid = pytest.importorskip("torchmetrics.image.fid").FrechetInceptionDistance(feature=Same(d))

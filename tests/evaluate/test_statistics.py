@@ -5,7 +5,7 @@ import torch
 
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.evaluate.metrics import frechet_distance, kernel_distance
-from tomadiff.evaluate.statistics import mean_interval, paired_difference, paired_ratio, set_interval
+from tomadiff.evaluate.statistics import mean_interval, paired_difference, paired_ratio, ratio_interval, set_interval
 
 
 def test_an_interval_of_means_covers_the_truth_as_often_as_it_says() -> None:
@@ -13,6 +13,15 @@ def test_an_interval_of_means_covers_the_truth_as_often_as_it_says() -> None:
     trials = [mean_interval(torch.randn(40, generator=own) + 3, resamples=400, seed=k) for k in range(300)]
     covered = sum(trial.low <= 3 <= trial.high for trial in trials) / len(trials)
     assert 0.90 <= covered <= 0.98
+
+
+def test_the_ratio_the_other_way_round_is_the_inverse() -> None:
+    ratios = torch.rand(20, generator=torch.Generator().manual_seed(0)) * 2 + 0.2
+    groups = [number // 2 for number in range(20)]
+    there, back = ratio_interval(ratios, groups), ratio_interval(1 / ratios, groups)
+    assert (1 / there.value, 1 / there.high, 1 / there.low) == pytest.approx(
+        (back.value, back.low, back.high), rel=1e-5
+    )
 
 
 def test_an_interval_equals_scipys_bootstrap() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 import tomadiff
 from tests import tiny
 from tomadiff import ToMA, embedded
-from tomadiff.errors import SettingError
+from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluate import tune
 from tomadiff.evaluate.generate import Question, Variant
 from tomadiff.evaluate.prompts import emoji_prompts
@@ -36,6 +38,36 @@ def call() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def rehearsal(pipe: Any, call: dict[str, Any]) -> Rehearsal:
     return rehearse(pipe, Question(Variant(), *PAIRS[0]), call)
+
+
+@dataclass
+class Fake:
+    """Stands in for drawing: a figure for each candidate, or an error."""
+
+    errors: dict[str, float]
+    broken: set[str]
+
+    def compare(self, pairs: Any, candidate: Candidate) -> list[dict[str, float]]:
+        if candidate.name in self.broken:
+            raise torch.linalg.LinAlgError("did not converge")
+        return [{"mse": self.errors[candidate.name]} for _ in pairs]
+
+
+@pytest.mark.parametrize(("broken", "left"), [({"a 0.50"}, ["c 0.50", "b 0.50"]), ({"c 0.50"}, ["a 0.50", "b 0.50"])])
+def test_a_setting_that_fails_is_out_and_the_search_goes_on(
+    broken: set[str], left: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    field = [(Candidate.of(name, ToMA.paper(0.5)), 0.5) for name in "abc"]
+    fake = Fake({"a 0.50": 1.0, "b 0.50": 3.0, "c 0.50": 2.0}, broken)
+    monkeypatch.setattr(tune, "rehearse", lambda *_: None)
+    monkeypatch.setattr(tune, "affordable", lambda *_: list(field))
+    monkeypatch.setattr(tune, "Trials", lambda *_: fake)
+    found = tune.search(None, {}, PAIRS, 0.5)
+    assert [one.candidate.name for one in found] == left
+    assert "failed: did not converge" in caplog.text
+    fake.broken = set(fake.errors)
+    with pytest.raises(TomaError, match="No setting could be tried"):
+        tune.search(None, {}, PAIRS, 0.5)
 
 
 @pytest.mark.slow

@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tomadiff.commands import options
+from tomadiff.commands.errors import exit_if_failed
 from tomadiff.errors import SettingError
 from tomadiff.writing import require_output, write_whole
 
 if TYPE_CHECKING:
+    from tomadiff.evaluate.failures import Failures
     from tomadiff.evaluate.journal import Journal
     from tomadiff.evaluate.latency import Measurement
     from tomadiff.evaluate.workloads import Workload
@@ -64,6 +66,8 @@ def bench(
     selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
     with the rounds it has finished.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluate.failures import Failures
+
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json, soft_wrap=True)
@@ -73,14 +77,15 @@ def bench(
         require_output(table, "--csv", make_folder=True)
     journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
     made = _architectures(arch, sizes, depth, batch, how) if arch else _pipelines(model, sizes, steps, how)
-    rows = []
+    rows, failures = [], Failures()
     for size, workload in made:
-        measured = _measured(workload, *wanted, rounds, console, journal)
+        measured = _measured(workload, *wanted, rounds, console, journal, failures)
         if not as_json:
             console.print(_table(workload, measured))
         rows += [{"model": workload.title, "size": size, **one.as_row()} for one in measured]
     _tell(rows, bool(arch), table, as_json, console)
     journal.close()
+    exit_if_failed(failures)
 
 
 # ---------------------------------------------------------------------------------------------- what to time
@@ -122,6 +127,7 @@ def _measured(
     rounds: int,
     console: Console,
     journal: Journal,
+    failures: Failures,
 ) -> list[Measurement]:
     from tomadiff.evaluate.generate import bar
     from tomadiff.evaluate.latency import contenders, measure
@@ -130,7 +136,7 @@ def _measured(
     for line in refused:
         console.print(f"Left out {line}", style="yellow", markup=False)
     with bar(len(field) * (rounds + 1), doing="timing") as advance:
-        return measure(workload, field, rounds, lambda: advance(1), journal)
+        return measure(workload, field, rounds, lambda: advance(1), journal, failures)
 
 
 def _journal(table: Path | None, **asked: Any) -> Journal:

@@ -13,13 +13,16 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from tomadiff.errors import SettingError, TomaError
+
+if TYPE_CHECKING:
+    from tomadiff.evaluate.failures import Failures
 
 _AGAIN = "What was finished is kept: the same command goes on from there."
 
@@ -42,6 +45,13 @@ class Commands(TyperGroup):
 def complain(line: str) -> None:
     """One red line on stderr."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(line, style="red", markup=False)
+
+
+def exit_if_failed(failures: Failures) -> None:
+    """After everything else was written: say that some rows are incomplete."""
+    if failures:
+        complain(f"Failed: {len(failures.lines)}, the first: {failures.lines[0]}. The same command tries them again.")
+        raise typer.Exit(1)
 
 
 def line_of(problem: BaseException) -> str | None:

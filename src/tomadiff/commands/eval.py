@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tomadiff.commands import options
+from tomadiff.commands.errors import exit_if_failed
 from tomadiff.commands.tables import show
 from tomadiff.errors import SettingError
 from tomadiff.writing import require_folder
 
 if TYPE_CHECKING:
+    from tomadiff.evaluate.failures import Failures
     from tomadiff.evaluate.processes import Crew
     from tomadiff.evaluate.prompts import Prompt
     from tomadiff.evaluate.protocol import Protocol
@@ -73,9 +75,10 @@ def evaluate(
     require_folder(out)
     wanted.check(allow_pickle)
     crew = Crew(cpu=device_of(device).type == "cpu")
-    run = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
+    run, failures = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
     if crew.leads:
         _measure(run, reference, looks, as_json)
+    exit_if_failed(failures)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Wanted:
         return {**about, **chosen, "call": call, "batch": self.batch, "prompts": asked}
 
 
-def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> Run:
+def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> tuple[Run, Failures]:
     from tomadiff.evaluate import models
     from tomadiff.evaluate.generate import call_of, questions, require_drawable, variants
     from tomadiff.evaluate.stamp import stamp
@@ -129,8 +132,7 @@ def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], sho
     about = models.describe(wanted.model, pipe)
     stamped = stamp(about["device"], about["dtype"], crew.size)
     run = crew.begin(out, wanted.config(prompts, call, about), stamped)
-    crew.answer(pipe, run, batches, call, about, shown)
-    return run
+    return run, crew.answer(pipe, run, batches, call, about, shown)
 
 
 def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tomadiff.commands import options
+from tomadiff.commands.errors import exit_if_failed
 from tomadiff.errors import SettingError
 from tomadiff.writing import require_folder, write_whole
 
@@ -76,6 +77,7 @@ def paper(
     _do(work, model, arch, tables)
     if crew.leads:
         _tell(work, as_json)
+    exit_if_failed(work.failures)
 
 
 def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> None:
@@ -85,7 +87,8 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
     wanted = tables_named(tables)
     for table in MERGE_SPEED if work.crew.leads else ():
         if table in wanted:
-            work.merge_speed(table)
+            with work.failures.of(f"Table {table}"):
+                work.merge_speed(table)
     asked = None if tables is None else experiments_of(wanted)
     if asked == []:
         return

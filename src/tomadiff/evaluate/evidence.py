@@ -9,7 +9,7 @@ import torch
 from tomadiff.evaluate.generate import Variant
 from tomadiff.evaluate.record import Run, RunError
 from tomadiff.evaluate.samples import Group, difference, grouped, matched, resampled
-from tomadiff.evaluate.statistics import Interval, mean_interval
+from tomadiff.evaluate.statistics import Interval, ratio_interval
 from tomadiff.evaluate.table import Results
 
 KINDS = {"mse": ("mse",), "dino": ("dino", "judge"), "clip": ("clip_t", "judge_t")}
@@ -46,7 +46,7 @@ class Drawn:
         if not timed:
             return None
         ratios = torch.tensor([theirs.seconds / own.seconds for own, theirs in timed])
-        return mean_interval(ratios, resampled([own.prompt for own, _ in timed]))
+        return ratio_interval(ratios, resampled([own.prompt for own, _ in timed]))
 
 
 class Timed:
@@ -72,7 +72,7 @@ class Timed:
         both = [self.seconds.get(variant) for variant in (one, other)]
         if None in both:
             return None
-        return mean_interval(torch.tensor(list(_quotients(*filter(None, both)))))
+        return ratio_interval(torch.tensor(list(_quotients(*filter(None, both)))))
 
 
 def _quotients(own: Iterable[float], others: Iterable[float]) -> Iterable[float]:

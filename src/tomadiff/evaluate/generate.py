@@ -7,7 +7,6 @@ cut short is drawn again whole, so a run that was killed holds the very pictures
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,8 +19,10 @@ from PIL import Image
 from tomadiff.budget import Budget, Rung
 from tomadiff.errors import SettingError, UnsupportedModelError, require_count
 from tomadiff.evaluate import models
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.prompts import Prompt
 from tomadiff.evaluate.record import Run, Sample
+from tomadiff.evaluate.seconds import now
 from tomadiff.evaluate.stamp import versions
 from tomadiff.methods.base import Method
 from tomadiff.methods.catalogue import named
@@ -53,6 +54,11 @@ class Variant:
     def name(self) -> str:
         """What its pictures are called by."""
         return f"{self.method}-{self.budget}" if self.budget else self.method
+
+    @property
+    def label(self) -> str:
+        """What it is called in lines that people read."""
+        return f"{self.name} {self.ratio:.0%}" if self.merges else self.name
 
     @property
     def merges(self) -> bool:
@@ -201,9 +207,9 @@ def draw_together(
     """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
     arguments = arguments_of(pipe, prompts, seeds, call)
     with apply(pipe, made[0], schedule=made[1], guard=False) if made else nullcontext():
-        start = _now(pipe)
+        start = now(pipe.device)
         result = pipe(**arguments)
-        seconds = _now(pipe) - start
+        seconds = now(pipe.device) - start
     return _pictures(pipe, result), seconds
 
 
@@ -221,14 +227,6 @@ def _texts(pipe: Any, prompts: Sequence[Prompt]) -> dict[str, list[str]]:
             raise SettingError(f"{type(pipe).__name__} takes no negative prompts; leave them out.")
         texts["negative_prompt"] = [prompt.negative for prompt in prompts]
     return texts
-
-
-def _now(pipe: Any) -> float:
-    """A GPU works behind the back of the clock, so it is waited for."""
-    device = torch.device(pipe.device)
-    if device.type in ("cuda", "mps"):
-        getattr(torch, device.type).synchronize()
-    return time.perf_counter()
 
 
 def _pictures(pipe: Any, result: Any) -> list[Image.Image]:
@@ -275,6 +273,7 @@ def answer(
     about: Mapping[str, Any],
     advance: Callable[[int], None] = lambda _: None,
     flops: Callable[[Variant], float] = lambda _: 0.0,
+    failures: Failures | None = None,
 ) -> None:
     """Draw what is not finished yet and record each picture as soon as it is there.
 
@@ -286,19 +285,27 @@ def answer(
         about: more to write into each picture, such as :func:`tomadiff.evaluate.models.describe`.
         advance: told how many pictures were added.
         flops: operations of one picture, for its record; see :func:`tomadiff.evaluate.rehearsal.meter`.
+        failures: where batches that fail are written down while the rest goes on; ``None`` raises at the first.
     """
     done = set(run.samples())
     left = [batch for batch in batches if unfinished(batch, done)]
     if left:
         warm_up(pipe, left[0], call)
     for batch in left:
-        made, counted = batch[0].variant.made(), flops(batch[0].variant)
-        pictures, seconds = draw_together(pipe, *_asked(batch), call, made)
-        notes = {**about, "call": dict(call), "together": _together(batch), **_settings(made), "versions": versions()}
-        for question, picture in zip(batch, pictures, strict=True):
-            if question.key not in done:  # what was recorded before a kill stays as it was
-                run.add(question.answered(seconds / len(batch), counted), picture, notes)
-                advance(1)
+        with nullcontext() if failures is None else failures.of(_name(batch)):
+            made, counted = batch[0].variant.made(), flops(batch[0].variant)
+            pictures, seconds = draw_together(pipe, *_asked(batch), call, made)
+            settings = {**_settings(made), "versions": versions()}
+            notes = {**about, "call": dict(call), "together": _together(batch), **settings}
+            for question, picture in zip(batch, pictures, strict=True):
+                if question.key not in done:  # what was recorded before a kill stays as it was
+                    run.add(question.answered(seconds / len(batch), counted), picture, notes)
+                    advance(1)
+
+
+def _name(batch: Batch) -> str:
+    """What a batch that failed is called."""
+    return f"{batch[0].variant.label}, {batch[0].prompt.text!r}, seed {batch[0].seed}"
 
 
 def unfinished(batch: Batch, done: Collection[str]) -> bool:

@@ -7,7 +7,6 @@ times of the same round.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -18,9 +17,11 @@ import torch
 
 from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.generate import Variant, drawable, variants
 from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.report import title_of
+from tomadiff.evaluate.seconds import now
 from tomadiff.evaluate.workloads import Workload
 from tomadiff.patch import Patch, apply
 from tomadiff.reading import MEASURED, NUMBER, NUMBERS, OBJECTS, TEXT, FileError, Kind
@@ -60,7 +61,7 @@ class Measurement:
         unit: what one measurement stands for: a picture, or the mean step of a window.
         seconds: one per round.
         parts: median seconds of each kind of call that makes up the unit.
-        speed_up: median over rounds of the baseline's seconds by its own.
+        speed_up: the baseline's seconds by its own, the geometric mean over rounds.
         flops, launches, peak_bytes: see :class:`~tomadiff.cost.Cost`.
         plan_bytes: held by plans at the end.
     """
@@ -113,38 +114,66 @@ def measure(
     rounds: int = 5,
     done: Callable[[], None] = lambda: None,
     journal: Journal | None = None,
+    failures: Failures | None = None,
 ) -> list[Measurement]:
     """Count every contender once, then time all of them in interleaved rounds; ``done`` is called after each.
 
-    What the ``journal`` holds is not measured again. A round is one row of it: its times belong together.
+    What the ``journal`` holds is not measured again. A round is one row of it: its times belong together. A contender
+    that fails is written down in ``failures`` and left out, except for the first, which all are compared with.
     """
     require_count("rounds", rounds)
-    journal, names = journal or Journal(), [repr(contender) for contender in field]
-    counted = []
-    for contender, name in zip(field, names, strict=True):  # all of the code runs, so it is the warm-up round too
-        what = {"model": workload.title, "counted": name}
-        counted.append(journal.row(what, _COUNTS, partial(_counted, workload, contender)))
+    journal, counted = journal or Journal(), dict[Variant, dict[str, Any]]()
+    for contender in field:  # all of the code runs, so it is the warm-up round too
+        what = {"model": workload.title, "counted": repr(contender)}
+        with nullcontext() if failures is None or contender == field[0] else failures.of(contender.label):
+            counted[contender] = journal.row(what, _COUNTS, partial(_counted, workload, contender))
         done()
-    timed: list[list[Parts]] = [[] for _ in field]
+    timed: dict[Variant, list[Parts]] = {contender: [] for contender in counted}
     for turn in range(rounds):
-        asked = {"model": workload.title, "round": turn, "contenders": names}
-        row = journal.row(asked, _ROUND, partial(_round, workload, field, turn))
-        if len(row["parts"]) != len(field) or any(
-            own and own[0].keys() != parts.keys() for own, parts in zip(timed, row["parts"], strict=True)
-        ):
+        row = _row(workload, list(timed), turn, journal, failures)
+        timed = {contender: [*timed[contender], parts] for contender, parts in row.items()}
+        if any(own[0].keys() != own[-1].keys() for own in timed.values()):
             raise FileError(f"{journal.path}: its rounds do not belong together; delete it.")
-        for own, parts in zip(timed, row["parts"], strict=True):
-            own.append(parts)
+        for _ in row:
             done()
-    return [
-        _measurement(workload, contender, own, timed[0], counts)
-        for contender, own, counts in zip(field, timed, counted, strict=True)
-    ]
+    return [_measurement(workload, one, own, timed[field[0]], counted[one]) for one, own in timed.items()]
 
 
-def _round(workload: Workload, field: Sequence[Variant], turn: int) -> dict[str, list[Parts]]:
+class _LeftOut(Exception):  # noqa: N818 - the failure itself is written down elsewhere
+    """A contender failed in the middle of a round."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+
+
+def _row(
+    workload: Workload, field: list[Variant], turn: int, journal: Journal, failures: Failures | None
+) -> dict[Variant, Parts]:
+    """Everyone's parts in one round; a round in which somebody failed is run again without."""
+    asked = {"model": workload.title, "round": turn, "contenders": [repr(contender) for contender in field]}
+    try:
+        row = journal.row(asked, _ROUND, partial(_round, workload, field, turn, failures))
+    except _LeftOut as left:
+        return _row(workload, field[: left.place] + field[left.place + 1 :], turn, journal, failures)
+    if len(row["parts"]) != len(field):
+        raise FileError(f"{journal.path}: its rounds do not belong together; delete it.")
+    return dict(zip(field, row["parts"], strict=True))
+
+
+def _round(
+    workload: Workload, field: Sequence[Variant], turn: int, failures: Failures | None
+) -> dict[str, list[Parts]]:
     """Everyone's parts, in the order of the field."""
-    found = {place: _timed(workload, field[place]) for place in _order(len(field), turn)}
+    found = {}
+    for place in _order(len(field), turn):
+        try:
+            found[place] = _timed(workload, field[place])
+        except Exception as problem:
+            if failures is None or place == 0:
+                raise
+            failures.note(field[place].label, problem)
+            raise _LeftOut(place) from problem
     return {"parts": [found[place] for place in range(len(field))]}
 
 
@@ -182,16 +211,9 @@ def _timed(workload: Workload, contender: Variant) -> Parts:
 
 def seconds_of(call: Callable[[], Any], device: torch.device) -> float:
     """How long ``call`` takes; a GPU works behind the back of the clock, so it is waited for."""
-    _wait(device)
-    start = time.perf_counter()
+    start = now(device)
     call()
-    _wait(device)
-    return time.perf_counter() - start
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return now(device) - start
 
 
 def _whole(parts: Parts) -> float:
@@ -213,6 +235,6 @@ def _measurement(
         unit=workload.unit,
         seconds=seconds,
         parts={name: statistics.median(part[name][1] for part in own) for name in own[0]},
-        speed_up=statistics.median(_whole(before) / after for before, after in zip(base, seconds, strict=True)),
+        speed_up=statistics.geometric_mean(map(_whole, base)) / statistics.geometric_mean(seconds),
         **counts,
     )

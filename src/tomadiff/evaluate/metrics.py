@@ -90,8 +90,17 @@ def frechet_distance(x: Tensor, y: Tensor) -> Tensor:
     mean_x, factor_x = _gaussian(x.double())
     mean_y, factor_y = _gaussian(y.double())
     spread = factor_x.square().sum() + factor_y.square().sum()
-    overlap: Tensor = torch.linalg.svdvals(factor_x @ factor_y.T).sum()
+    overlap = _nuclear_norm(factor_x @ factor_y.T)
     return ((mean_x - mean_y).square().sum() + spread - 2 * overlap).clamp(min=0)  # rounding can dip below zero
+
+
+def _nuclear_norm(matrix: Tensor) -> Tensor:
+    """Sum of singular values; an SVD may fail to converge, and what the eigenvalues lack in precision is below 1e-6."""
+    try:
+        norm: Tensor = torch.linalg.svdvals(matrix).sum()
+    except RuntimeError:  # LinAlgError is one
+        norm = torch.linalg.eigvalsh(matrix @ matrix.T).clamp(min=0).sqrt().sum()
+    return norm
 
 
 def _gaussian(x: Tensor) -> tuple[Tensor, Tensor]:

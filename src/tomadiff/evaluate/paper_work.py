@@ -11,6 +11,7 @@ from typing import Any
 from tomadiff.embedded import MissingWeightsError
 from tomadiff.evaluate import merge_speed, models
 from tomadiff.evaluate.experiments import MERGE_SPEED, TABLES, Experiment, experiments_of
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.generate import Variant, bar, call_of, drawable, questions
 from tomadiff.evaluate.journal import Journal, kept
 from tomadiff.evaluate.latency import ROW as TIMED_ROW
@@ -87,6 +88,7 @@ class Work:
         runs: the runs so far.
         figures: the pictures so far, by the name of their file.
         curves: charts by their title.
+        failures: rows and tables that failed, while the others went on.
     """
 
     folder: Path
@@ -99,18 +101,23 @@ class Work:
     runs: list[Told] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
     curves: dict[str, Markup | None] = field(default_factory=dict)
+    failures: Failures = field(default_factory=Failures)
 
     # ------------------------------------------------------------------------------------------ pictures
     def draw_embedded(self, tables: Sequence[int]) -> None:
-        """Every table with the embedded pipeline of its kind; one without weights is told, not missed."""
+        """Every table with the embedded pipeline of its kind; one without weights, or that fails, is told."""
         for name, kind in KINDS.items():
             experiments = experiments_of(tables, kind)
             if not experiments:
                 continue
             try:
                 self.draw(name, experiments)
+                continue
             except MissingWeightsError as problem:
-                self.outcomes += [untested(one, name, str(problem)) for one in experiments]
+                reason = str(problem)
+            except Exception as problem:
+                reason = self.failures.note(name, problem)
+            self.outcomes += [untested(one, name, reason) for one in experiments]
 
     def draw(self, model: str, experiments: Sequence[Experiment] | None = None) -> None:
         """Draw and measure what experiments ask for; all that fit the model, unless told."""
@@ -118,12 +125,13 @@ class Work:
         pipe = models.load(model, device or self.crew.device, dtype, allow_pickle)
         experiments = experiments_of(TABLES, kind_of(pipe)) if experiments is None else experiments
         wanted, refused = drawable(pipe, variants_of(experiments))
-        run = self._drawn(model, pipe, wanted)
+        run, failures = self._drawn(model, pipe, wanted)
+        self.failures.lines += failures.lines
         if self.crew.leads:
             measure(run, networks=self.networks)
-            self._told(tell([run.folder])[0], experiments, [f"Left out {line}" for line in refused])
+            self._told(tell([run.folder])[0], experiments, [*(f"Left out {line}" for line in refused), *failures.lines])
 
-    def _drawn(self, model: str, pipe: Any, wanted: Sequence[Variant]) -> Run:
+    def _drawn(self, model: str, pipe: Any, wanted: Sequence[Variant]) -> tuple[Run, Failures]:
         scale, about = self.scale, models.describe(model, pipe)
         call = call_of(model, pipe, steps=scale.steps, size=scale.size)
         batches = questions(load_prompts(scale.source, scale.prompts), range(scale.seeds), wanted, scale.batch)
@@ -131,8 +139,7 @@ class Work:
         config = {**about, "call": call, "batch": scale.batch}
         stamped = stamp(about["device"], about["dtype"], self.crew.size)
         run = self.crew.begin(self.folder / folder_of(model), config, stamped)
-        self.crew.answer(pipe, run, batches, call, about, self.shown)
-        return run
+        return run, self.crew.answer(pipe, run, batches, call, about, self.shown)
 
     def _told(self, told: Told, experiments: Sequence[Experiment], notes: Sequence[str]) -> None:
         """Tables, figures and curves out of a measured run."""
@@ -168,9 +175,13 @@ class Work:
 
         def make(journal: Journal) -> Rows:
             with bar(len(wanted) * (rounds + 1), shown=self.shown, doing="timing") as advance:
-                return [one.as_row() for one in time_all(workload, wanted, rounds, lambda: advance(1), journal)]
+                timed = time_all(workload, wanted, rounds, lambda: advance(1), journal, self.failures)
+                return [one.as_row() for one in timed]
 
-        return kept(path, {**settings, **self._place()}, TIMED_ROW, make)
+        rows = kept(path, {**settings, **self._place()}, TIMED_ROW, make)
+        if len(rows) < len(wanted):
+            path.unlink(missing_ok=True)  # what failed is tried again
+        return rows
 
     def merge_speed(self, table: int) -> None:
         """Table 4 or 5."""

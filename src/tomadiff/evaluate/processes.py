@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.generate import Batch, Call, answer, bar, unfinished
 from tomadiff.evaluate.record import Run
 from tomadiff.evaluate.rehearsal import meter
@@ -64,13 +65,17 @@ class Crew:
 
     def answer(
         self, pipe: Any, run: Run, batches: Sequence[Batch], call: Call, about: Mapping[str, Any], shown: bool = True
-    ) -> None:
-        """Draw what is not finished, all processes their part, with operations counted and a bar to look at."""
-        mine = self.share(batches, run)
+    ) -> Failures:
+        """Draw what is not finished, all processes their part, with operations counted and a bar to look at.
+
+        Returns what failed in this process; everything else is there.
+        """
+        mine, failures = self.share(batches, run), Failures()
         done, keys = run.samples(), [question.key for batch in mine for question in batch]
         with bar(len(keys), sum(key in done for key in keys), shown and self.leads and bool(mine)) as advance:
-            answer(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call))
+            answer(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call), failures)
         self.wait()  # the first process measures what all of them drew
+        return failures
 
     def wait(self) -> None:
         """Until every process is here."""

@@ -15,7 +15,7 @@ from tomadiff.evaluate.features import to_pixels
 from tomadiff.evaluate.generate import BASELINE
 from tomadiff.evaluate.record import Run, RunError, Sample
 from tomadiff.evaluate.samples import Group, Pair, Question, grouped, matched, resampled
-from tomadiff.evaluate.statistics import Interval, mean_interval
+from tomadiff.evaluate.statistics import Interval, mean_interval, ratio_interval
 from tomadiff.evaluate.table import Results, Row, metric
 from tomadiff.methods.catalogue import CATALOGUE, PAPER, entry
 
@@ -39,7 +39,7 @@ class Told:
         name: of its folder, made unique.
         run: the folder.
         results: measured before, or pixels alone.
-        speed_ups: seconds of the unmerged picture by those of the same prompt and seed, the mean.
+        speed_ups: seconds of the unmerged picture by those of the same prompt and seed, the geometric mean.
         notes: what a reader must know about the numbers.
     """
 
@@ -130,7 +130,7 @@ def _speed_ups(groups: dict[Group, dict[Question, Sample]], reference: str) -> d
         timed = [pair for pair in matched(samples, anchor) if min(own.seconds for own in pair) > 0]
         if timed and group[0] != reference:
             ratios = torch.tensor([other.seconds / own.seconds for own, other in timed])
-            found[group] = mean_interval(ratios, resampled([own.prompt for own, _ in timed]))
+            found[group] = ratio_interval(ratios, resampled([own.prompt for own, _ in timed]))
     return found
 
 

@@ -6,6 +6,7 @@ pictures (``groups``); the interval then says what another set of *prompts* woul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,17 @@ def mean_interval(
     means = totals[picks].sum(1) / counts[picks].sum(1)
     low, high = _ends(means, confidence)
     return Interval(values.double().mean().item(), low, high, len(values))
+
+
+def ratio_interval(ratios: Tensor, groups: Sequence[Hashable] | None = None) -> Interval:
+    """The geometric mean of ``ratios`` ``(N,)``, as :func:`mean_interval` has it of plain means.
+
+    That of the inverse ratios is its inverse, and so are the ends of the interval: who is 1.2 times as fast as another
+    is not beaten by it as well.
+    """
+    logarithms = mean_interval(ratios.double().log(), groups)
+    value, low, high = (math.exp(end) for end in (logarithms.value, logarithms.low, logarithms.high))
+    return Interval(value, low, high, logarithms.count)
 
 
 def paired_difference(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from tomadiff.evaluate.observe import Watched
+from tomadiff.evaluate.seconds import now
 
 RUNS = 20
 
@@ -54,15 +54,8 @@ def timed(calls: Mapping[str, Callable[[], object]], device: torch.device, runs:
     with torch.no_grad():
         for turn in range(runs + 1):
             for name, call in calls.items():
-                start = _now(device)
+                start = now(device)
                 call()
                 if turn:
-                    taken[name].append((_now(device) - start) * 1000)
+                    taken[name].append((now(device) - start) * 1000)
     return {name: Times(tuple(own)) for name, own in taken.items()}
-
-
-def _now(device: torch.device) -> float:
-    """A GPU works behind the back of the clock, so it is waited for."""
-    if device.type in ("cuda", "mps"):
-        getattr(torch, device.type).synchronize()
-    return time.perf_counter()

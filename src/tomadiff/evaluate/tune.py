@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 
 from tomadiff.adapters.registry import family_of
-from tomadiff.errors import SettingError
+from tomadiff.errors import SettingError, TomaError
+from tomadiff.evaluate.failures import Failures
 from tomadiff.evaluate.generate import Call, Question, Variant
 from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.plots import COLOURS, Line, line_chart
@@ -128,15 +129,20 @@ def search(
     journal = journal or Journal()
     rehearsal = rehearse(pipe, Question(Variant(), *pairs[0]), call)
     field = affordable(rehearsal, budget)
-    trials, found = Trials(pipe, call), dict[str, Finding]()
+    trials, found, failures = Trials(pipe, call), dict[str, Finding](), Failures()
     pictures = 2
     while True:
         seen = pairs[: min(pictures, len(pairs))]
         for candidate, cost in field:
             advance(f"{candidate.name} on {len(seen)} pictures")
             asked = {"settings": repr(candidate.made()), "call": repr(call), "pairs": repr(list(seen))}
-            row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
-            found[candidate.name] = Finding(candidate, cost, row["error"], len(seen))
+            found.pop(candidate.name, None)  # one that fails now is out, whatever it was before
+            with failures.of(candidate.name):
+                row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
+                found[candidate.name] = Finding(candidate, cost, row["error"], len(seen))
+        field = [one for one in field if one[0].name in found]
+        if not field:
+            raise TomaError(f"No setting could be tried; the last: {failures.lines[-1]}")
         if len(field) == 1 or len(seen) == len(pairs):
             return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
         field.sort(key=lambda one: found[one[0].name].error)

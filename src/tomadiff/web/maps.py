@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from tomadiff.evaluate.figures import PAPER, clusters
 from tomadiff.evaluate.overlay import outlined, stays, veiled
+from tomadiff.evaluate.seconds import now
 from tomadiff.plan import Plan
 from tomadiff.planner import Planner
 
@@ -80,18 +80,11 @@ class Looker:
         tick, plan = planner.moment.tick, planner.last
         if tick.turn > 0 or plan is None:  # later passes of a step share the destinations of its first
             return
-        start = _now(tokens)
+        start = now(tokens.device)
         if name not in self._latest or self._latest[name][0] is not plan:
             self._latest[name] = plan, token_map(plan, tokens)
         self.maps.setdefault(name, {})[tick.step] = self._latest[name][1]
-        self.seconds += _now(tokens) - start
-
-
-def _now(tokens: Tensor) -> float:
-    """A GPU works behind the back of the clock, so it is waited for."""
-    if tokens.device.type in ("cuda", "mps"):
-        getattr(torch, tokens.device.type).synchronize()
-    return time.perf_counter()
+        self.seconds += now(tokens.device) - start
 
 
 # ---------------------------------------------------------------------------------------------- over the picture
