@@ -53,12 +53,12 @@ class Fake:
         return [{"mse": self.errors[candidate.name]} for _ in pairs]
 
 
-@pytest.mark.parametrize(("broken", "left"), [({"a 0.50"}, ["c 0.50", "b 0.50"]), ({"c 0.50"}, ["a 0.50", "b 0.50"])])
+@pytest.mark.parametrize(("broken", "left"), [({"a 0.25"}, ["c 0.75", "b 0.50"]), ({"c 0.75"}, ["a 0.25", "b 0.50"])])
 def test_a_setting_that_fails_is_out_and_the_search_goes_on(
     broken: set[str], left: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    field = [(Candidate.of(name, ToMA.paper(0.5)), 0.5) for name in "abc"]
-    fake = Fake({"a 0.50": 1.0, "b 0.50": 3.0, "c 0.50": 2.0}, broken)
+    field = [(Candidate.of(name, ToMA.paper(ratio)), 0.5) for name, ratio in (("a", 0.25), ("b", 0.5), ("c", 0.75))]
+    fake = Fake({"a 0.25": 1.0, "b 0.50": 3.0, "c 0.75": 2.0}, broken)
     monkeypatch.setattr(tune, "rehearse", lambda *_: None)
     monkeypatch.setattr(tune, "affordable", lambda *_: list(field))
     monkeypatch.setattr(tune, "Trials", lambda *_: fake)
