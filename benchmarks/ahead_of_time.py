@@ -17,7 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tomadiff.kernels.programs import facility_location, merge, merge_weights
+from tomadiff.kernels import LONGEST_PLANNED
+from tomadiff.kernels.programs import facility_location, local_plan, merge, merge_weights
 
 ARCHITECTURES = (80, 86, 89, 90)
 """Compute capabilities: A100, RTX 3090 / A6000, RTX 4090 / RTX 6000 Ada, H100."""
@@ -34,6 +35,12 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     "best_out": "fp32",
     "near": "fp32",
     **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual")),
+}
+LOCAL_PLAN = {
+    "": {"CHOOSES": True, "WEIGHS": True, "FITS": True},
+    ", transpose": {"CHOOSES": True, "WEIGHS": True, "FITS": False},
+    ", choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False},
+    ", weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True},
 }
 # Numbers of which nothing is known; others divide by 16.
 SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix"}
@@ -74,6 +81,10 @@ def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
     kernel, sizes = merge_weights.tuning(length, kept, size)
     for name, given in (("merge_weights of cosines", False), ("merge_weights of tokens", True)):
         yield _program(name, length, dtype, kernel, {"FROM_TOKENS": given}, sizes)
+    if length <= LONGEST_PLANNED:
+        for name, parts in LOCAL_PLAN.items():
+            kernel, sizes = local_plan.tuning(length, size, weighs=parts["WEIGHS"])
+            yield _program(f"local_plan{name}", length, dtype, kernel, parts, sizes)
     exact = {"PRECISION": "ieee"}
     yield _program("merge", length, dtype, merge.merge, exact, merge.tuning(kept, length, size))
     sizes = merge.tuning(length, kept, size)

@@ -25,6 +25,7 @@ from torch import Tensor
 import tomadiff
 from benchmarks.ahead_of_time import ARCHITECTURES, occupied, programs
 from tomadiff import Grid, Tiles, ToMA
+from tomadiff.kernels import LONGEST_PLANNED
 from tomadiff.select import cosines, facility_location
 from tomadiff.weights import weigh
 
@@ -81,6 +82,8 @@ def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], 
     count = plans["torch"].per_region
     yield "facility_location", lambda way: facility_location(None, count, similarity=similarity, kernels=way)
     yield "merge_weights of tokens", lambda way: weigh(tokens, chosen, kernels=way)
+    if cut.side is not None and cut.side**2 <= LONGEST_PLANNED:
+        yield "local_plan", lambda way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID)
     yield "merge", lambda way: plans[way].merge(tokens)
     yield "unmerge_add", lambda way: plans[way].unmerge_add(merged, tokens)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import tomadiff
 from tests import tiny
-from tomadiff import Grid, ToMA
+from tomadiff import Grid, ToMA, kernels
 from tomadiff.adapters.registry import family_of
 from tomadiff.cost import GPUS, KINDS, PARTS, Cost, Hardware, Op, Trace, cost_of, formulas, trace
 from tomadiff.cost.fit import fitted
@@ -377,6 +377,27 @@ def test_with_kernels_merging_and_unmerging_take_one_launch_each() -> None:
     assert launches(lambda: plan.merge(tokens)) == 1
     assert launches(lambda: plan.unmerge(merged)) == 1
     assert launches(lambda: plan.unmerge_add(merged, tokens)) == 1
+
+
+def test_with_kernels_a_default_plan_takes_a_handful_of_launches() -> None:
+    """And is counted for what it multiplies."""
+    tokens, grid = torch.zeros(2, 256, 32, device="meta"), Grid(16, 16)
+    method = ToMA(0.5, share="sample")
+    plain = trace(lambda: method.plan(tokens, grid))
+    with kernels.assumed():
+        fused = trace(lambda: method.plan(tokens, grid))
+        plan = method.plan(tokens, grid)
+        assert plan.fused
+        again = trace(lambda: method.reweigh(plan, tokens))
+        together = trace(lambda: ToMA(0.5, share="batch").plan(tokens, grid))
+    assert fused.launches <= 4
+    assert again.launches <= 4
+    assert plain.launches <= 160
+    products, fit = 2 * 2 * 16 * 16 * 16 * 32, 2 * 2 * 16 * (16 * 16 * 8 + 2 * 16 * 8 * 8)  # 2 samples, 16 tiles
+    assert fused.flops == products + fit
+    assert together.flops == 2 * products + fit
+    assert plain.flops < 2 * products
+    assert not method.plan(tokens, grid).fused, "outside, the meta device stands for plain torch"
 
 
 def test_merging_and_planning_ask_the_device_nothing() -> None:

@@ -19,7 +19,7 @@ Unmerge = Literal["transpose", "pseudo-inverse", "least-squares"]
 UNMERGES: tuple[str, ...] = get_args(Unmerge)
 
 _PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
-_PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
+PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
 _FACTORISES = ("cpu", "cuda", "xpu", "meta")  # devices with a batched Cholesky factorisation, or that stand for them
 _ROUNDS = 16  # of Newton's iteration elsewhere: the pull bounds the condition number, so this many are enough
 _RESIDUAL = 1e-3  # of an inverse that can be trusted
@@ -72,7 +72,7 @@ def _gram_inverse(gram: Tensor) -> Tensor:
 
 
 def least_squares(
-    weights: Tensor, merge: Tensor, products: Tensor, pull: float = _PULL, kept: Tensor | None = None
+    weights: Tensor, merge: Tensor, products: Tensor, pull: float = PULL, kept: Tensor | None = None
 ) -> Tensor:
     """The ``U`` ``(B, R, L, k)`` that minimises ``‖X − U·Y‖² + λ‖U − Aᵀ‖²`` with rows that sum to one.
 

@@ -19,7 +19,7 @@ from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
 from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count
 from tomadiff.select import Selection, Selector, as_cosines, cosines, inner_products
-from tomadiff.unmerging import Unmerge, unmerge_matrix
+from tomadiff.unmerging import PULL, Unmerge, unmerge_matrix
 
 Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
@@ -219,6 +219,40 @@ def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float,
     )
     coverage = near.sum(-1) / layout.grid.tokens
     return MergePlan(layout, chosen.places, merge, unmerge, mass.flatten(1), coverage, chosen.shared, fused=True)
+
+
+def fits_in_one_launch(kernels: Choice, tokens: Tensor, layout: Layout) -> bool:
+    """Whether :func:`local_plan` may plan for ``tokens`` ``(B, N, C)``; longer regions are planned in several steps."""
+    short = layout.length <= fast.LONGEST_PLANNED and not (tokens.requires_grad and torch.is_grad_enabled())
+    return short and fast.fused(kernels, tokens.device, tokens.dtype, layout.length)
+
+
+def local_plan(
+    tokens: Tensor,
+    layout: Layout,
+    count: int,
+    groups: int,
+    temperature: float,
+    unmerge: Unmerge,
+    places: Tensor | None = None,
+) -> MergePlan:
+    """:func:`choose_destinations` by facility location and :func:`weigh` in one launch, two where samples share.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order.
+        layout: the regions.
+        count: destinations of each.
+        groups: of samples that share their destinations.
+        temperature: as :func:`weigh` has it.
+        unmerge: ``"transpose"`` or ``"least-squares"``.
+        places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
+    """
+    alone, pull = groups if places is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
+    found, merge, spread, mass, near = fast.local_plan(
+        tokens, layout.index, layout.mask, places, alone, count, temperature, pull
+    )
+    coverage = near.sum(-1) / layout.grid.tokens
+    return MergePlan(layout, found, merge, spread, mass.flatten(1), coverage, groups == 1, fused=True)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:

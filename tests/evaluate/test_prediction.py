@@ -51,3 +51,11 @@ def test_launches_are_all_that_counts_for_tiny_pictures() -> None:
     eager = predict("sd3", ToMA.tile(0.5), GPUS["H100"], 64, depth=1, dtype=torch.float16)
     assert eager.seconds == pytest.approx(eager.launches * GPUS["H100"].launch, rel=0.2)
     assert eager.speed_up < 1
+
+
+def test_plans_of_every_block_pay_on_gpus_that_have_our_kernels() -> None:
+    """One launch for a plan, where plain torch takes more than a hundred."""
+    given = {"size": 1024, "depth": 1, "dtype": torch.float16}
+    old, new = (predict("sd3", ToMA(0.5, skip=0), GPUS[name], **given) for name in ("V100", "H100"))
+    assert new.launches < old.launches / 2
+    assert new.speed_up > 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tomadiff import Grid, Tiles, ToMA, kernels
+from tomadiff import Grid, Tiles, ToMA, Whole, kernels
 from tomadiff.errors import SettingError
 from tomadiff.select import facility_location
 from tomadiff.weights import weigh
@@ -131,6 +131,12 @@ def test_a_plan_that_moves_to_another_kind_of_device_leaves_its_kernels_behind()
     plan.fused = True
     assert plan.to(dtype=torch.float16).fused
     assert not plan.to("meta").fused
+
+
+def test_our_defaults_have_kernels_but_not_across_regions() -> None:
+    assert ToMA(0.5, kernels="triton").kernels == "triton"
+    with pytest.raises(SettingError, match="no kernel for attention_regions"):
+        ToMA(0.5, kernels="triton", attention_regions=Whole())
 
 
 def test_the_meta_device_stands_for_a_gpu_only_if_told() -> None:

@@ -134,6 +134,17 @@ def _unmerge_flops(merged: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
     return _merge_flops(merged, matrix)
 
 
+@register_flop_formula(torch.ops.tomadiff.local_plan)
+def _local_plan_flops(
+    tokens: Shape, index: Shape, _: Shape, places: Shape | None, groups: int, count: int, *__: Any, **___: Any
+) -> int:
+    """All inner products within regions, once or (where samples share destinations) twice; and those of the fit."""
+    samples, width, (regions, length) = tokens[0], tokens[2], index
+    times = 2 if places is None and groups < samples else 1
+    fit = length * length * count + 2 * length * count * count
+    return 2 * samples * regions * (times * length * length * width + fit)
+
+
 # ---------------------------------------------------------------------------------------------- seeing operators
 class _Tracer(TorchDispatchMode):
     """Sees every operator that reaches a device: notes those that compute, and follows the life of their results."""

@@ -19,15 +19,17 @@ from typing import Literal
 import torch
 
 from tomadiff.errors import SettingError, require_choice
-from tomadiff.kernels.operators import facility_location, merge, merge_weights, unmerge_add
+from tomadiff.kernels.operators import facility_location, local_plan, merge, merge_weights, unmerge_add
 
 __all__ = [
     "LONGEST",
+    "LONGEST_PLANNED",
     "Choice",
     "assumed",
     "available",
     "facility_location",
     "fused",
+    "local_plan",
     "merge",
     "merge_weights",
     "unmerge_add",
@@ -37,6 +39,9 @@ Choice = Literal["auto", "triton", "torch"]
 
 LONGEST = 256
 """Tokens per region that the kernels are made for; longer products are better left to torch's own."""
+
+LONGEST_PLANNED = 64
+"""The same for local_plan, which holds several matrices over a region in registers."""
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OLDEST = (8, 0)  # compute capability: the tests compile for nothing older

@@ -97,6 +97,63 @@ def _(
     )
 
 
+# ---------------------------------------------------------------------------------------------- local_plan
+@custom_op("tomadiff::local_plan", mutates_args=())
+def local_plan(
+    tokens: Tensor,
+    index: Tensor,
+    mask: Tensor,
+    places: Tensor | None,
+    groups: int,
+    count: int,
+    temperature: float,
+    pull: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A plan inside regions, as ``weights.choose_destinations`` and ``weights.weigh`` make it by facility location.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order.
+        index: ``(R, L)`` raster index of every place.
+        mask: ``(R, L)`` true for real tokens.
+        places: ``(B, R, k)`` of destinations that are known; ``None`` chooses some.
+        groups: of samples that share their destinations; sample ``s`` is of group ``s % groups``.
+        count: ``k``, destinations per region.
+        temperature: of the softmax.
+        pull: of least squares towards the transpose, see ``unmerging.least_squares``; ``None`` takes the transpose.
+
+    Returns:
+        ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, ``unmerge`` ``(B, R, L, k)``, ``mass`` ``(B, R, k)``, and
+        ``near`` ``(B, R)`` as :func:`merge_weights` has it.
+    """
+    from tomadiff.kernels.programs.local_plan import launch
+
+    samples = tokens.shape[0]
+    if samples % groups or (places is not None and groups != samples):
+        raise ShapeError(f"{samples} samples cannot be planned in {groups} groups.")
+    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull)
+
+
+@local_plan.register_fake
+def _(
+    tokens: Tensor,
+    index: Tensor,
+    mask: Tensor,  # noqa: ARG001 - as the real one
+    places: Tensor | None,  # noqa: ARG001
+    groups: int,  # noqa: ARG001
+    count: int,
+    temperature: float,  # noqa: ARG001
+    pull: float | None,  # noqa: ARG001
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    samples, (regions, length) = tokens.shape[0], index.shape
+    return (
+        index.new_empty(samples, regions, count),
+        tokens.new_empty(samples, regions, count, length),
+        tokens.new_empty(samples, regions, length, count),
+        tokens.new_empty(samples, regions, count),
+        tokens.new_empty(samples, regions, dtype=torch.float32),
+    )
+
+
 # ---------------------------------------------------------------------------------------------- merge
 @custom_op("tomadiff::merge", mutates_args=())
 def merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_count
-from tomadiff.grid import AnyRegions, Grid, Stripes, Tiles, Whole
+from tomadiff.grid import AnyRegions, Grid, Layout, Stripes, Tiles, Whole
 from tomadiff.methods.base import Method, Scope
-from tomadiff.plan import Destinations, MergePlan
+from tomadiff.plan import Destinations, MergePlan, group_count
 from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
 from tomadiff.settings import Rule
@@ -25,7 +25,9 @@ from tomadiff.weights import (
     Seen,
     choose_destinations,
     coverage_by_count,
+    fits_in_one_launch,
     kept_per_region,
+    local_plan,
     weigh,
 )
 
@@ -35,7 +37,12 @@ RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 Temperature = Annotated[float, Rule("choose 1e-6 to 1e6 (paper: 1e-3)", lambda value: 1e-6 <= value <= 1e6)]
 Coverage = Annotated[float, Rule("choose above 0 and below 1, such as 0.97", lambda value: 0 < value < 1)]
 
-_WITH_KERNELS = {"selector": "facility_location", "quota": "equal", "logits": "cosine", "unmerge": "transpose"}
+_WITH_KERNELS = {
+    "selector": ("facility_location",),
+    "quota": ("equal",),
+    "logits": ("cosine",),
+    "unmerge": ("least-squares", "transpose"),
+}
 
 
 @dataclass(frozen=True)
@@ -98,12 +105,14 @@ class ToMA(Method):
         """Who insists on kernels hears at once of a setting that has none."""
         if self.kernels != "triton":
             return
-        for name, value in _WITH_KERNELS.items():
-            if getattr(self, name) != value:
+        for name, values in _WITH_KERNELS.items():
+            if getattr(self, name) not in values:
                 raise SettingError(
                     f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
-                    f"{name}={value!r} (ToMA.tile() has kernels for all it does)."
+                    f"{name}={values[0]!r} (ToMA() and ToMA.tile() have kernels for all they do)."
                 )
+        if not self._is_local and self.unmerge != "transpose":
+            raise SettingError("There is no kernel for attention_regions with unmerge='least-squares'; leave them out.")
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
@@ -155,11 +164,25 @@ class ToMA(Method):
         if ratio == 0:
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
         selector = self._selector(generator)
+        layout = self.regions.layout(grid, tokens.device)
         with torch.no_grad():
+            if self._plans_at_once(tokens, layout):
+                groups = group_count(tokens.shape[0], self.share, passes)
+                count = kept_per_region(ratio, layout)
+                return local_plan(tokens, layout, count, groups, self.temperature, self.unmerge)
             chosen, seen = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
             return self._weigh(tokens, chosen, seen)
+
+    @property
+    def _is_local(self) -> bool:
+        return self.attention_regions in (None, self.regions)
+
+    def _plans_at_once(self, tokens: Tensor, layout: Layout) -> bool:
+        """Whether one kernel makes the whole plan."""
+        has_kernel = all(getattr(self, name) in values for name, values in _WITH_KERNELS.items())
+        return has_kernel and self._is_local and fits_in_one_launch(self.kernels, tokens, layout)
 
     def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
         """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
@@ -191,6 +214,9 @@ class ToMA(Method):
         _require_tokens(tokens, plan.grid)
         chosen = plan.chosen.repeated(tokens.shape[0])
         with torch.no_grad():
+            if self._plans_at_once(tokens, chosen.layout):
+                groups, count = 1 if chosen.shared else len(tokens), chosen.places.shape[-1]
+                return local_plan(tokens, chosen.layout, count, groups, self.temperature, self.unmerge, chosen.places)
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:

@@ -1,0 +1,119 @@
+import pytest
+import torch
+from torch import Tensor
+
+from tomadiff import Grid, Stripes, Tiles, ToMA
+from tomadiff.grid import Regions
+from tomadiff.plan import MergePlan, by_group, group_count
+from tomadiff.select import FacilityLocation, cosines
+
+# How far a number may be off that is about one; the interpreter cuts bfloat16 off where torch rounds.
+TOLERANCE = {torch.float32: 2e-4, torch.float16: 2e-3, torch.bfloat16: 2**-6}
+CASES = [  # regions of 9, 16, 25 and 64 tokens, and some that grids cut unevenly
+    (Grid(3, 6), Tiles(3)),
+    (Grid(4, 8), Tiles(4)),
+    (Grid(5, 5), Tiles(5)),
+    (Grid(8, 8), Tiles(8)),
+    (Grid(7, 9), Tiles(4)),
+    (Grid(2, 24), Stripes(16)),
+]
+
+
+def check(tokens: Tensor, grid: Grid, ratio: float = 0.5, passes: int = 1, **settings: object) -> MergePlan:
+    """The kernel chooses by the same gains as plain torch, and weighs its own destinations as plain torch does."""
+    fast, slow = (ToMA(ratio, kernels=way, **settings) for way in ("triton", "torch"))
+    plan, other = (method.plan(tokens, grid, passes=passes) for method in (fast, slow))
+    assert (plan.fused, other.fused, plan.shared) == (True, False, other.shared)
+    assert plan.places.shape == other.places.shape
+    assert_greedy(plan, tokens, group_count(len(tokens), fast.share, passes))
+    assert_weighed(plan, slow.reweigh(plan, tokens))
+    return plan
+
+
+def assert_greedy(plan: MergePlan, tokens: Tensor, groups: int) -> None:
+    """Every choice adds as much as the best one; two tokens that only stand for each other tie, and either may win."""
+    cosine, usable = cosines(plan.layout.split(tokens))
+    similarity = (by_group(cosine, groups).mean(0) + 1) / 2
+    counts = by_group(usable & plan.layout.mask, groups).all(0)
+    similarity = (similarity * counts[..., None, :] * counts[..., None]).flatten(0, 1)
+    objective, bar = FacilityLocation(), torch.where(counts.flatten(0, 1), 0.0, -1e30)
+    objective.start(similarity)
+    for picked in plan.places[:groups].flatten(0, 1).unbind(-1):
+        gains = objective.gains() + bar
+        own = gains.gather(1, picked[:, None])[:, 0]
+        assert (gains.amax(-1) - own <= 1e-5).all()
+        bar.scatter_(1, picked[:, None], float("-inf"))
+        objective.add(picked)
+
+
+def assert_weighed(fast: MergePlan, slow: MergePlan) -> None:
+    assert torch.equal(fast.places, slow.places)
+    real = fast.layout.mask
+    for mine, expected in (
+        (fast.merge_matrix * real[:, None], slow.merge_matrix * real[:, None]),
+        (fast.unmerge_matrix * real[..., None], slow.unmerge_matrix * real[..., None]),
+        (fast.mass, slow.mass),
+        (fast.coverage, slow.coverage),
+    ):
+        assert mine.dtype == expected.dtype
+        tolerance = TOLERANCE[fast.merge_matrix.dtype]
+        torch.testing.assert_close(mine.float(), expected.float(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.8])
+@pytest.mark.parametrize(("grid", "regions"), CASES, ids=str)
+def test_it_plans_as_plain_torch_does(grid: Grid, regions: Regions, ratio: float) -> None:
+    torch.manual_seed(0)
+    check(torch.randn(1, grid.tokens, 72), grid, ratio, regions=regions)
+
+
+@pytest.mark.parametrize("unmerge", ["least-squares", "transpose"])
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_every_dtype_is_planned_in_float32(dtype: torch.dtype, unmerge: str) -> None:
+    torch.manual_seed(1)
+    check(torch.randn(2, 63, 36).to(dtype), Grid(7, 9), unmerge=unmerge)
+
+
+@pytest.mark.parametrize(("share", "passes"), [("sample", 1), ("prompt", 2), ("batch", 1)])
+def test_samples_share_destinations_as_they_should(share: str, passes: int) -> None:
+    torch.manual_seed(2)
+    tokens = torch.randn(4, 32, 12) * torch.tensor([1.0, 5.0, 2.0, 0.5])[:, None, None]
+    plan = check(tokens, Grid(4, 8), passes=passes, share=share)
+    alike = {"sample": [], "prompt": [(0, 2), (1, 3)], "batch": [(0, 1), (0, 2), (0, 3)]}[share]
+    assert all(torch.equal(plan.places[one], plan.places[other]) for one, other in alike)
+
+
+def test_destinations_that_are_kept_are_weighed_anew() -> None:
+    torch.manual_seed(3)
+    first, later = torch.randn(2, 2, 32, 12)
+    fast, slow = (ToMA(0.5, kernels=way) for way in ("triton", "torch"))
+    plan = slow.plan(first, Grid(4, 8))
+    assert_weighed(fast.reweigh(plan, later), slow.reweigh(plan, later))
+
+
+def test_rows_may_lie_apart() -> None:
+    torch.manual_seed(4)
+    check(torch.randn(2, 40, 24)[:, :32, :12], Grid(4, 8))
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal", "duplicates", "nan", "infinite", "huge"])
+def test_odd_tokens_are_planned_for_as_by_plain_torch(kind: str) -> None:
+    torch.manual_seed(5)
+    tokens = torch.randn(1, 32, 12)
+    if kind == "zero":
+        tokens[:] = 0
+    elif kind == "equal":
+        tokens[:] = 1.0
+    elif kind == "duplicates":
+        tokens[:, 16:] = tokens[:, :16]
+    else:
+        tokens[0, 5] = {"nan": float("nan"), "infinite": float("inf"), "huge": 1e30}[kind]
+    plan = check(tokens, Grid(4, 8))
+    assert plan.unmerge_matrix.isfinite().all()
+    assert all(len(set(row)) == len(row) for row in plan.destinations.tolist())
+
+
+def test_longer_regions_are_planned_in_several_steps() -> None:
+    tokens, grid = torch.randn(1, 100, 8), Grid(10, 10)
+    plan = ToMA(0.5, regions=Stripes(100), unmerge="transpose", kernels="triton").plan(tokens, grid)
+    assert plan.fused
