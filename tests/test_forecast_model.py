@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import tomadiff
-from tests import tiny
+from tests import denoisers, tiny
+from tests.test_driver import generate_by_blocks, modular
 from tomadiff import Forecast
 from tomadiff.errors import PatchError, SettingError
 
@@ -358,3 +359,36 @@ def test_a_model_that_is_compiled_later_is_compiled_inside() -> None:
         assert patch.pattern.forecast
     assert graphs
     torch._dynamo.reset()
+
+
+# ---------------------------------------------------------------------------------------------- any denoiser
+@pytest.mark.parametrize("name", denoisers.BUILDERS)
+def test_models_without_a_family_are_forecast(name: str) -> None:
+    pipe, call = denoisers.BUILDERS[name]()
+    model = getattr(pipe, "unet", None) or pipe.transformer
+    with counted(model) as calls:
+        plain = denoisers.generate(pipe, call)
+    full, before = len(calls), set(vars(model))
+    with tomadiff.apply(pipe, forecast=EVERY) as patch, counted(model) as calls:
+        first, second = denoisers.generate(pipe, call), denoisers.generate(pipe, call)
+        assert len(calls) == 2 * full * 5 // 8
+        assert patch.pattern.computed == (0, 1, 3, 5, 7)
+    assert torch.equal(first, second)
+    assert torch.isfinite(first).all()
+    assert not torch.equal(first, plain)
+    assert torch.equal(denoisers.generate(pipe, call), plain)
+    assert set(vars(model)) == before
+
+
+@pytest.mark.parametrize("family", ["sdxl", "flux"])
+def test_modular_pipelines_are_forecast(family: str) -> None:
+    one = tiny.build(family)
+    pipe = modular(one)
+    plain = generate_by_blocks(pipe, one, num_inference_steps=STEPS)
+    with tomadiff.apply(pipe, forecast=EVERY) as patch, counted(one.model) as calls:
+        first = generate_by_blocks(pipe, one, num_inference_steps=STEPS)
+        assert patch.pattern.computed == (0, 1, 3, 5, 7)
+        assert len(calls) % 5 == 0
+        assert not patch._forecasts[0]._forecaster._passes
+        assert torch.equal(generate_by_blocks(pipe, one, num_inference_steps=STEPS), first)
+    assert torch.equal(generate_by_blocks(pipe, one, num_inference_steps=STEPS), plain)
