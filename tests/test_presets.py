@@ -10,7 +10,7 @@ import pytest
 
 import tomadiff
 from tests import tiny
-from tomadiff import Schedule, Stripes, Tiles, ToDo, ToMA, ToMeSD, Whole
+from tomadiff import Forecast, Schedule, Stripes, Tiles, ToDo, ToMA, ToMeSD, Whole
 from tomadiff.errors import SettingError
 from tomadiff.methods import Method
 from tomadiff.presets import Preset, available
@@ -25,6 +25,8 @@ EXAMPLES = (
     ),
     Preset(ToMA(0.25, regions=Stripes(count=8)), Schedule(stop=10)),
     Preset(ToMeSD(0.5), Schedule()),
+    Preset(ToMA(0.25), Schedule(), forecast=Forecast(0.1)),
+    Preset(ToMA(0.0), Schedule(), forecast=Forecast(steps=(0, 1, 2, 5))),
     Preset(ToDo(factor=3), ToDo(factor=3).schedule),
 )
 
@@ -90,6 +92,19 @@ def test_a_preset_can_be_applied_and_changed(tmp_path: Path) -> None:
         assert patch.schedule == Schedule(1, 1, start=1)
     with pytest.raises(SettingError, match="Both a preset and method="):
         tomadiff.apply(unet, 0.5, preset=preset)
+
+
+def test_a_preset_brings_its_forecast_and_no_other_does(tmp_path: Path) -> None:
+    unet = tiny.model("sd15")
+    with tomadiff.apply(unet, preset=EXAMPLES[4]) as patch:
+        assert patch.forecast == Forecast(0.1)
+    with tomadiff.apply(unet, preset=EXAMPLES[4], forecast=0.3) as patch:
+        assert patch.forecast == Forecast(0.3)
+    with tomadiff.apply(unet, preset=EXAMPLES[0]) as patch:
+        assert patch.forecast is None
+    (tmp_path / "wrong.json").write_text('{"method": {"kind": "ToMA"}, "forecast": {"kind": "Schedule"}}', "utf-8")
+    with pytest.raises(SettingError, match='"forecast" must be a Forecast'):
+        Preset.load(tmp_path / "wrong.json")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -109,6 +109,11 @@ class Pattern:
     forecast: tuple[int, ...] = ()
     errors: tuple[float, ...] = ()
 
+    @property
+    def share(self) -> float:
+        """Of the steps that was computed; 1 before the first."""
+        return len(self.computed) / count if (count := len(self.computed) + len(self.forecast)) else 1.0
+
     def __str__(self) -> str:
         count = len(self.computed) + len(self.forecast)
         text = f"{len(self.computed)} of {count} steps computed"

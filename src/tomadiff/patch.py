@@ -83,7 +83,8 @@ def apply(
     if steps is not None and not settings and all(one is None for one in (method, schedule, ratio, preset, budget)):
         return Patch(target, None, None, False, forecast=steps)
     if preset is not None:
-        method, own = _of_preset(preset, method)
+        method, own, stored = _of_preset(preset, method)
+        steps = stored if steps is None else steps
     chosen = _method(method, ratio, settings)
     own = own or chosen.schedule
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
@@ -121,11 +122,11 @@ def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
     return schedule if budget is None else replace(schedule, start=0)
 
 
-def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tuple[Method, Schedule]:
+def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tuple[Method, Schedule, Forecast | None]:
     if method is not None:
         raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's own.")
     loaded = preset if isinstance(preset, Preset) else Preset.load(preset)
-    return loaded.method, loaded.schedule
+    return loaded.method, loaded.schedule, loaded.forecast
 
 
 def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:

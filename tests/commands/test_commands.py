@@ -59,6 +59,21 @@ def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: P
     assert len(Run(tmp_path / "run").samples()) == 5
 
 
+def test_generate_forecasts_steps_and_says_which(invoke: Invoke) -> None:
+    many = ("--method", "baseline", "--forecast", "1", "--steps", "8", "--size", "64", "--json")
+    drawn = invoke("generate", "-p", "a fox", *many)
+    assert drawn.exit_code == 0, drawn.output
+    (picture,) = json.loads(drawn.stdout)["pictures"]
+    note = note_of(Path(picture["path"]))
+    assert picture["method"] == "forecast-1"
+    assert note["forecast"]["tolerance"] == 1
+    assert set(range(4)) <= set(note["forecast"]["computed"]) < set(range(8))
+    assert 0 < note["forecast"]["estimated error"] < 1
+    refused = invoke("generate", "-p", "a fox", "--forecast", "7", *FRUGAL)
+    assert refused.exit_code != 0
+    assert "tolerance=7.0 is not possible" in refused.output
+
+
 @pytest.mark.slow
 def test_generate_keeps_a_budget(invoke: Invoke) -> None:
     drawn = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)

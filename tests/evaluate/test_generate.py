@@ -64,6 +64,13 @@ def test_the_baseline_comes_first_and_nothing_twice() -> None:
     assert [variant.method for variant in wanted[3:]] == ["todo"]
 
 
+def test_forecasts_are_variants_with_names_of_their_own() -> None:
+    wanted = generate.variants(["baseline", "toma"], [0.5], [0.0, 0.05])
+    assert [one.name for one in wanted] == ["baseline", "forecast-0.05", "toma", "toma+forecast-0.05"]
+    assert wanted[1].made() is None
+    assert wanted[2].made() == wanted[3].made()
+
+
 def test_bad_methods_and_ratios_are_refused_before_any_work() -> None:
     with pytest.raises(SettingError, match="tomesd"):
         variants(["tomasd"], [0.5])

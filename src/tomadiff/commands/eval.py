@@ -16,6 +16,7 @@ from tomadiff.writing import require_folder
 
 if TYPE_CHECKING:
     from tomadiff.evaluate.failures import Failures
+    from tomadiff.evaluate.generate import Variant
     from tomadiff.evaluate.processes import Crew
     from tomadiff.evaluate.prompts import Prompt
     from tomadiff.evaluate.protocol import Protocol
@@ -28,6 +29,10 @@ def evaluate(
     prompts: options.PromptFile = None,
     methods: options.Methods = None,
     ratios: Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")] = None,
+    forecasts: Annotated[
+        str | None,
+        typer.Option("--forecast", help="Tolerances of forecast steps with each method: 0,0.05; default: 0."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Pictures of each prompt and method; default: 3.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
     steps: options.Steps = None,
@@ -51,6 +56,7 @@ def evaluate(
     \b
     tomadiff eval -m emoji-sdxl
     tomadiff eval -m emoji-sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
+    tomadiff eval -m emoji-sdxl --methods baseline,toma --ratios 0.5 --forecast 0,0.05,0.1
     tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
     tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
     accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m emoji-sdxl
@@ -71,7 +77,8 @@ def evaluate(
     looks = options.read_networks(networks)
     if reference is not None and not reference.is_dir():
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
-    wanted = Wanted(model, prompts, chosen, steps, guidance, batch)
+    tolerances = tuple(map(options.read_forecast, options.read_ratios(forecasts))) if forecasts else (0.0,)
+    wanted = Wanted(model, prompts, chosen, steps, guidance, batch, tolerances)
     require_folder(out)
     wanted.check(allow_pickle)
     crew = Crew(cpu=device_of(device).type == "cpu")
@@ -91,13 +98,20 @@ class Wanted:
     steps: int | None
     guidance: float | None
     batch: int
+    forecasts: tuple[float, ...] = (0.0,)
+
+    def variants(self) -> list[Variant]:
+        """All that is compared."""
+        from tomadiff.evaluate.generate import variants
+
+        return variants(self.chosen.methods, self.chosen.ratios, self.forecasts)
 
     def check(self, allow_pickle: bool) -> None:
         """Raise for what cannot work before anything is loaded or launched."""
-        from tomadiff.evaluate.generate import questions, variants
+        from tomadiff.evaluate.generate import questions
         from tomadiff.evaluate.models import require_model
 
-        questions(self.prompts(), range(self.chosen.seeds), variants(self.chosen.methods, self.chosen.ratios))
+        questions(self.prompts(), range(self.chosen.seeds), self.variants())
         require_model(self.model, allow_pickle)
 
     def prompts(self) -> list[Prompt]:
@@ -113,16 +127,17 @@ class Wanted:
         """What must be equal for a run to go on in a folder; the number of processes may change."""
         asked = [[prompt.text, prompt.negative] for prompt in prompts]
         chosen = {"methods": list(self.chosen.methods), "ratios": list(self.chosen.ratios), "seeds": self.chosen.seeds}
+        chosen |= {"forecasts": list(self.forecasts)} if any(self.forecasts) else {}
         return {**about, **chosen, "call": call, "batch": self.batch, "prompts": asked}
 
 
 def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> tuple[Run, Failures]:
     from tomadiff.evaluate import models
-    from tomadiff.evaluate.generate import call_of, questions, require_drawable, variants
+    from tomadiff.evaluate.generate import call_of, questions, require_drawable
     from tomadiff.evaluate.stamp import stamp
 
     chosen, prompts = wanted.chosen, wanted.prompts()
-    drawn = variants(chosen.methods, chosen.ratios)
+    drawn = wanted.variants()
     batches = questions(prompts, range(chosen.seeds), drawn, wanted.batch)
     device, dtype, allow_pickle = how
     pipe = models.load(wanted.model, device or crew.device, dtype, allow_pickle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ def generate(
     ] = None,
     flops: options.Flops = None,
     speedup: options.Speedup = None,
+    forecast: options.Forecast = None,
     compare: Annotated[bool, typer.Option("--compare", help="Draw the unmerged picture as well.")] = False,
     negative: Annotated[str, typer.Option(help="What to keep out of the picture.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Which picture; the first one with --seeds.")] = 0,
@@ -49,16 +51,17 @@ def generate(
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background"
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --ratio 0.75 --compare
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --flops 0.7
+    tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --method baseline --forecast 0.1
     tomadiff generate -m ./my-pipeline -p "a lighthouse" --method tomesd --seeds 4 --batch 4
     tomadiff generate -m owner/name -p "a lighthouse" --size 1024 --steps 30 --out lighthouse
 
     Pictures that are in the folder already are not drawn again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluate.generate import BASELINE, Variant, questions, variants, within
+    from tomadiff.evaluate.generate import Variant, questions, variants, within
     from tomadiff.evaluate.prompts import Prompt
 
-    budget = options.read_budget(flops, speedup, ratio)
-    wanted = variants([method], [0.5 if ratio is None else ratio])
+    budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
+    wanted = variants([method], [0.5 if ratio is None else ratio], [tolerance])
     prompts = [Prompt(text.strip(), negative) for text in prompt]
     if not all(asked.text for asked in prompts):
         raise SettingError("A prompt is empty; say what to draw.")
@@ -67,8 +70,9 @@ def generate(
         model, (device, dtype, allow_pickle), steps=steps, size=options.read_size(size), guidance=guidance
     )
     if budget is not None:
-        wanted = [Variant(), within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))]
-    drawn = wanted if compare or method == BASELINE else wanted[1:]
+        chosen = within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))
+        wanted = [Variant(), replace(chosen, forecast=tolerance)]
+    drawn = wanted if compare or len(wanted) == 1 else wanted[1:]
     batches = questions(prompts, range(seed, seed + seeds), drawn, batch)
     run = _drawn(pipe, out, call, about, batches, drawn, shown=not as_json)
     keys = [question.key for part in batches for question in part]

@@ -42,6 +42,10 @@ Flops = Annotated[
 Speedup = Annotated[
     float | None, typer.Option(help="Instead of --ratio: how many times as fast, as predicted for this machine: 1.4.")
 ]
+Forecast = Annotated[
+    float | None,
+    typer.Option(help="Tolerance of forecast denoising steps, which are not computed: 0.05. Ours, not the paper's."),
+]
 Methods = Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")]
 PromptFile = Annotated[
     str | None, typer.Option("--prompts", help="A .txt, .csv, .tsv or .json file; default: 16 of the embedded list.")
@@ -90,6 +94,13 @@ def read_budget(flops: float | None, speedup: float | None, ratio: float | None)
     if budget is not None and ratio is not None:
         raise SettingError(f"Both --ratio {ratio:g} and {budget} were given; a budget chooses the ratio, so give one.")
     return budget
+
+
+def read_forecast(tolerance: float | None) -> float:
+    """A tolerance that is possible; 0 without one."""
+    from tomadiff.forecast import Forecast
+
+    return 0.0 if tolerance is None else Forecast(tolerance).tolerance
 
 
 def read_places(text: str) -> tuple[list[str], dict[str, str]]:

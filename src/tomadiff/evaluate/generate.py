@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -24,9 +24,10 @@ from tomadiff.evaluate.prompts import Prompt
 from tomadiff.evaluate.record import Run, Sample
 from tomadiff.evaluate.seconds import now
 from tomadiff.evaluate.stamp import versions
+from tomadiff.forecast import Pattern
 from tomadiff.methods.base import Method
 from tomadiff.methods.catalogue import named
-from tomadiff.patch import apply
+from tomadiff.patch import Patch, apply
 from tomadiff.schedule import Schedule
 
 BASELINE = "baseline"
@@ -41,7 +42,7 @@ class Variant:
     """The model with a method of the catalogue at a ratio, or :data:`BASELINE`.
 
     Where a budget chose (see :func:`within`), ``budget`` says which, ``start`` is the first merged step, and ``finest``
-    the ratio of level 0.
+    the ratio of level 0. ``forecast`` is the tolerance of forecast steps; 0 computes all.
     """
 
     method: str = BASELINE
@@ -49,11 +50,15 @@ class Variant:
     start: int = 0
     budget: str = ""
     finest: float = 0.0
+    forecast: float = 0.0
 
     @property
     def name(self) -> str:
         """What its pictures are called by."""
-        return f"{self.method}-{self.budget}" if self.budget else self.method
+        method = f"{self.method}-{self.budget}" if self.budget else self.method
+        if not self.forecast:
+            return method
+        return f"{method}+forecast-{self.forecast:g}" if self.merges else f"forecast-{self.forecast:g}"
 
     @property
     def label(self) -> str:
@@ -101,12 +106,15 @@ Batch = tuple[Question, ...]
 
 
 # ---------------------------------------------------------------------------------------------- what to draw
-def variants(methods: Sequence[str], ratios: Sequence[float]) -> list[Variant]:
-    """The baseline, then every method at every ratio; a method with a ratio of its own (ToDo) comes once."""
+def variants(methods: Sequence[str], ratios: Sequence[float], forecasts: Sequence[float] = (0.0,)) -> list[Variant]:
+    """The baseline, then every method at every ratio with every forecast, by tolerance.
+
+    A method with a ratio of its own (ToDo) comes once.
+    """
     wanted = [Variant()]
-    for method, ratio in product(methods, ratios):
-        made = Variant() if method == BASELINE else Variant(method, named(method, ratio)[0].ratio)
-        wanted.append(made)
+    for method, ratio, forecast in product(methods, ratios, forecasts):
+        merging = Variant() if method == BASELINE else Variant(method, named(method, ratio)[0].ratio)
+        wanted.append(replace(merging, forecast=forecast))
     return list(dict.fromkeys(wanted))
 
 
@@ -206,11 +214,20 @@ def draw_together(
 ) -> tuple[list[Image.Image], float]:
     """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
     arguments = arguments_of(pipe, prompts, seeds, call)
-    with apply(pipe, made[0], schedule=made[1], guard=False) if made else nullcontext():
+    with patched(pipe, made):
         start = now(pipe.device)
         result = pipe(**arguments)
         seconds = now(pipe.device) - start
     return _pictures(pipe, result), seconds
+
+
+def patched(
+    pipe: Any, made: tuple[Method, Schedule] | None, forecast: float = 0.0
+) -> AbstractContextManager[Patch | None]:
+    """What puts a method and a forecast on a pipeline, and takes both off again."""
+    if made is not None:
+        return apply(pipe, made[0], schedule=made[1], guard=False, forecast=forecast or None)
+    return apply(pipe, forecast=forecast) if forecast else nullcontext()
 
 
 def arguments_of(pipe: Any, prompts: Sequence[Prompt], seeds: Sequence[int], call: Call) -> dict[str, Any]:
@@ -293,9 +310,13 @@ def answer(
         warm_up(pipe, left[0], call)
     for batch in left:
         with nullcontext() if failures is None else failures.of(_name(batch)):
-            made, counted = batch[0].variant.made(), flops(batch[0].variant)
-            pictures, seconds = draw_together(pipe, *_asked(batch), call, made)
-            settings = {**_settings(made), "versions": versions()}
+            variant = batch[0].variant
+            made, counted = variant.made(), flops(replace(variant, forecast=0.0))
+            with patched(pipe, made, variant.forecast) as patch:
+                pictures, seconds = draw_together(pipe, *_asked(batch), call)
+            steps = patch.pattern if patch is not None and variant.forecast else Pattern()
+            counted *= steps.share
+            settings = {**_settings(made), **_forecast(steps, variant.forecast), "versions": versions()}
             notes = {**about, "call": dict(call), "together": _together(batch), **settings}
             for question, picture in zip(batch, pictures, strict=True):
                 if question.key not in done:  # what was recorded before a kill stays as it was
@@ -316,6 +337,14 @@ def unfinished(batch: Batch, done: Collection[str]) -> bool:
 def _together(batch: Batch) -> list[list[Any]]:
     """Prompt, negative and seed of all pictures of a batch: neighbours can change the last bit of a picture."""
     return [[question.prompt.text, question.prompt.negative, question.seed] for question in batch]
+
+
+def _forecast(steps: Pattern, tolerance: float) -> dict[str, Any]:
+    """Which steps were computed, and the estimated error of the others; ``Forecast(steps=…)`` replays it."""
+    if not tolerance:
+        return {}
+    error = sum(steps.errors) / max(1, len(steps.errors))
+    return {"forecast": {"tolerance": tolerance, "computed": list(steps.computed), "estimated error": error}}
 
 
 def _settings(made: tuple[Method, Schedule] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings with a name and a reason: a method and its schedule as a small JSON file, to ship, share and load.
+"""Settings with a name and a reason: a method, its schedule and a forecast as a small JSON file to ship and share.
 
 ``apply(pipe, preset="sdxl")`` takes one that comes with the package, ``apply(pipe, preset="mine.json")`` one of your
 own, as :meth:`Preset.save` or ``tomadiff tune`` writes it. Every setting is written down, so that a preset means the
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
+from tomadiff.forecast import Forecast
 from tomadiff.grid import Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
 from tomadiff.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
@@ -22,7 +23,8 @@ from tomadiff.settings import Settings
 from tomadiff.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Bound, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD, Whole)
+    kind.__name__: kind
+    for kind in (Bound, Forecast, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD, Whole)
 }
 _FOLDER = Path(__file__).parent
 _SETTINGS = Kind("an object, or null", lambda value: value is None or OBJECT.fits(value))
@@ -37,12 +39,14 @@ class Preset(Settings):
         schedule: when.
         made_for: the models it was made for, in words.
         why: what it rests on: measured where and how, or reasoned.
+        forecast: which denoising steps are forecast, if any.
     """
 
     method: Method
     schedule: Schedule
     made_for: str = ""
     why: str = ""
+    forecast: Forecast | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,15 +68,19 @@ class Preset(Settings):
     def _from(cls, stored: Any, path: Path) -> Preset:
         if not isinstance(stored, dict) or "method" not in stored:
             raise SettingError(f'{path} is not a preset: it needs "method", as Preset.save writes it.')
-        require_record(stored, {"method": OBJECT}, path, schedule=_SETTINGS, made_for=TEXT, why=TEXT)
+        require_record(
+            stored, {"method": OBJECT}, path, schedule=_SETTINGS, forecast=_SETTINGS, made_for=TEXT, why=TEXT
+        )
         try:
-            method, schedule = _made(stored["method"]), _made(stored.get("schedule"))
+            method, schedule, forecast = (_made(stored.get(name)) for name in ("method", "schedule", "forecast"))
         except (TomaError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as problem:
             raise SettingError(f"{path} is not a preset: {problem}") from problem
         if not isinstance(method, Method) or not isinstance(schedule, Schedule | None):
             raise SettingError(f'{path} is not a preset: "method" must be a method and "schedule" a Schedule.')
+        if not isinstance(forecast, Forecast | None):
+            raise SettingError(f'{path} is not a preset: "forecast" must be a Forecast.')
         notes = {name: stored.get(name, "") for name in ("made_for", "why")}
-        return cls(method, schedule or method.schedule, **notes)
+        return cls(method, schedule or method.schedule, forecast=forecast, **notes)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, whole or not at all."""
@@ -80,12 +88,14 @@ class Preset(Settings):
 
     def as_json(self) -> str:
         """As it is stored."""
-        stored = {
+        stored: dict[str, Any] = {
             "made_for": self.made_for,
             "why": self.why,
             "method": _plain(self.method),
             "schedule": _plain(self.schedule),
         }
+        if self.forecast is not None:
+            stored["forecast"] = _plain(self.forecast)
         return json.dumps(stored, indent=2, ensure_ascii=False)
 
 
