@@ -27,7 +27,7 @@ ROWS = (
     ("schedule", "clock", "history", "inject"),
     ("forecast", "driver", "around"),
     ("methods",),
-    ("planner", "presets", "budget"),
+    ("planner", "presets", "parallel", "budget"),
     ("slots",),
     ("arguments",),
     ("sites",),

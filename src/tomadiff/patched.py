@@ -34,6 +34,7 @@ from tomadiff.inject import (
 )
 from tomadiff.ledger import Ledger, on_meta, shapes_in, twin_of
 from tomadiff.methods.base import Method
+from tomadiff.parallel import own_part, processes
 from tomadiff.planner import Dice, Moment
 from tomadiff.pooled import pooled_op
 from tomadiff.report import LevelReport, ModelReport
@@ -238,9 +239,9 @@ class PatchedModel:
         grid = None if self.scene is None else self.scene.grids.get(self.depths[slot.name])
         tick, image = self.moment.tick, call.image
         planner = slot.planner
-        if grid != planner.grid:
+        if grid != planner.whole:
             self._forget_answers(slot)
-        planner.grid = grid
+        planner.whole = planner.grid = grid
         slot.tail = 0 if self.scene is None else self.scene.tail
         slot.turn, slot.reuses = tick.turn, not learns and self.schedule.reuses_at(tick.step, tick.total)
         if grid is None:
@@ -251,6 +252,9 @@ class PatchedModel:
             merges = scale is None or self.guard.admits(slot, scale)
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
         if slot.active:
+            parts = processes(self.model)
+            if parts > 1 and grid is not None:
+                planner.grid = own_part(grid, planner.method, parts, slot.tail)
             slot.prepare(image.shape[0], self._dtype(image), image.device, arranged)
 
     def _dtype(self, image: Tensor) -> torch.dtype:

@@ -87,7 +87,8 @@ class Planner:
     ) -> None:
         self.method, self.schedule, self.moment = method, schedule, moment
         self.level, self.depth, self.op = level, depth, op
-        self.grid: Grid | None = None
+        self.whole: Grid | None = None  # of the image
+        self.grid: Grid | None = None  # of the tokens at hand: the same, unless several processes share them
         self.order: Layout | None = None  # that tokens come in; None: raster order
         self.kept: dict[int, Kept] = {}
         self.generation = -1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.grid import Grid
+from tomadiff.grid import AnyRegions, Grid
 from tomadiff.plan import Plan, Share
 from tomadiff.schedule import Schedule
 from tomadiff.settings import Index, Ratio, Rule, Seed, Settings
@@ -72,6 +72,11 @@ class Method(Settings):
     def pools(self) -> bool:
         """Whether only keys and values of self-attention shrink, instead of all tokens."""
         return False
+
+    @property
+    def local_regions(self) -> AnyRegions | None:
+        """Regions that plans keep to, so that each may be planned apart; ``None``: all tokens matter to all."""
+        return None
 
     def plan(
         self,

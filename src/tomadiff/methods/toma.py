@@ -147,6 +147,12 @@ class ToMA(Method):
         """Plans of single blocks are new at every step; shared ones are kept for as long as in the paper."""
         return Schedule(1, 1) if self.scope == "block" else Schedule(10, 5)
 
+    @property
+    def local_regions(self) -> AnyRegions | None:
+        """See :attr:`Method.local_regions`: equally many destinations in every region, and tokens merge there."""
+        apart = self.attention_regions in (None, self.regions) and self.quota == "equal"
+        return self.regions if apart and self.coverage is None and self.selector != "random" else None
+
     def plan(
         self,
         tokens: Tensor,
