@@ -42,7 +42,8 @@ picture, with planning, text encoders and decoder. Means have their 95 % confide
 prompts); ratios of errors are ratios of means over the same prompts and seeds, with paired intervals. These are small
 models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
 coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
-draws, `make results` writes this section."""
+draws, `make results` writes this section. The guard is off: every setting merges wherever it says, also where
+`tomadiff.apply` would leave tokens unmerged on models as small as these."""
 CAPTION = """*The first prompts of the list as {0} draws them from seed 0, with their PSNR against the unmerged
 picture. ToMA has our defaults; "paper" is the paper's, "random" the same with destinations drawn at random. ToMeSD and
 ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo merges keys and

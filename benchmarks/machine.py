@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
 import tomadiff
+from tomadiff.cost.machines import processor
 from tomadiff.memory import keep_memory
 
 
@@ -23,7 +23,7 @@ def stamp() -> dict[str, str]:
     """What a reader must know to compare a result with their own."""
     return {
         "threads": str(torch.get_num_threads()),
-        "cpu": _cpu(),
+        "cpu": processor(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -31,11 +31,3 @@ def stamp() -> dict[str, str]:
         "tomadiff": tomadiff.__version__,
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def _cpu() -> str:
-    """The processor's name with its number of cores; Linux keeps it in a file, others in ``platform``."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} × {len(names)}" if names else platform.processor()

@@ -16,7 +16,6 @@ from rich.console import Console
 from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, least, read, where
 from benchmarks.speed import ROOT, Case, on, parse_case, timed
-from tomadiff.cost import Hardware
 from tomadiff.evaluate.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"
@@ -107,7 +106,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     wanted = parser.parse_args(given)
     ready_to_time(wanted.threads)
-    Hardware.measure()  # now, and not inside of what is timed
     console = Console(highlight=False)
     for case in [parse_case(text) for text in wanted.cases] if wanted.cases else CASES:
         measure(case, wanted.rounds, wanted.out, console)

@@ -303,7 +303,7 @@ def machine(launch: float = 0.0) -> Hardware:
 @pytest.mark.slow
 def test_a_speedup_is_predicted_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where time is operations, both budgets choose alike but for products that cost no time here."""
-    monkeypatch.setattr(Hardware, "measure", lambda *_: machine())
+    monkeypatch.setattr(Hardware, "of", lambda *_: machine())
     unet = tiny.model("sd15")
     chosen = []
     for budget in ({"flops": 0.8}, {"speedup": 1.25}):
@@ -312,11 +312,12 @@ def test_a_speedup_is_predicted_for_the_machine(monkeypatch: pytest.MonkeyPatch)
             chosen.append(patch._models[0].choice)
     assert chosen[1].ratio <= chosen[0].ratio
     assert 0.75 < chosen[1].share <= 0.8
+    assert str(chosen[1]).endswith(" times as fast on made up")
 
 
 @pytest.mark.slow
 def test_where_asking_takes_the_time_no_speedup_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hardware, "measure", lambda *_: machine(launch=1.0))
+    monkeypatch.setattr(Hardware, "of", lambda *_: machine(launch=1.0))
     unet = tiny.model("sd15")
     for guard in (False, True):
         with (
@@ -329,7 +330,7 @@ def test_where_asking_takes_the_time_no_speedup_is_promised(monkeypatch: pytest.
 @pytest.mark.slow
 def test_sites_that_the_guard_leaves_out_are_counted_unmerged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "_BEFORE", 0)
-    monkeypatch.setattr(Hardware, "measure", lambda *_: machine(launch=7e-5))
+    monkeypatch.setattr(Hardware, "of", lambda *_: machine(launch=7e-5))
     unet, chosen = tiny.model("sd15"), {}
     for guard in (False, True):
         with tomadiff.apply(unet, ToMA.paper(), speedup=1.01, guard=guard, schedule=Schedule(100, 100)) as patch:

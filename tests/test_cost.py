@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
 from math import inf
@@ -223,14 +222,11 @@ def test_known_gpus_are_slower_than_their_data_sheets() -> None:
         Hardware.named("GTX 970")
 
 
-def test_this_machine_is_measured_once() -> None:
+def test_this_machine_is_measured() -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
     machine = Hardware.measure()
     assert torch.equal(torch.get_rng_state(), state), "measuring must not touch the sampler's noise"
-    began = time.perf_counter()
-    assert Hardware.measure("cpu") is machine
-    assert time.perf_counter() - began < 0.01
     assert 1e8 < machine.rate("matmul", torch.float32) < 1e14
     assert 1e7 < machine.bandwidth < 1e13
     assert 1e-8 < machine.launch < 1e-2

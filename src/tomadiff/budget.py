@@ -100,7 +100,7 @@ class Budget(Settings):
 
     Attributes:
         flops: share of the unmerged model's operations, below 1.
-        speedup: how many times as fast as the unmerged model, above 1, as predicted for this machine.
+        speedup: how many times as fast as the unmerged model, above 1, as predicted for this kind of machine.
     """
 
     flops: Flops | None = None
@@ -157,6 +157,7 @@ class Choice:
         start: first merged step.
         share: what a picture is expected to cost, as a share of an unmerged one.
         steps: of the run, if they are known.
+        machine: what time is predicted for, and where its constants are from.
     """
 
     budget: Budget
@@ -164,6 +165,7 @@ class Choice:
     start: int
     share: float
     steps: int | None = None
+    machine: str = ""
 
     @property
     def ratio(self) -> float:
@@ -175,7 +177,8 @@ class Choice:
             when = "at every step (the number of steps is not known; patch.begin(steps=…) tells it)"
         else:
             when = f"from step {self.start} of {self.steps}"
-        return f"{self.budget}: {self.rung} {when}; expected: {self.budget.describe(self.share)}"
+        where = f" on {self.machine}" if self.machine else ""
+        return f"{self.budget}: {self.rung} {when}; expected: {self.budget.describe(self.share)}{where}"
 
 
 def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ import typer
 
 import tomadiff
 from tomadiff.commands.bench import bench
+from tomadiff.commands.calibrate import calibrate
 from tomadiff.commands.demo import demo
 from tomadiff.commands.errors import Commands
 from tomadiff.commands.eval import evaluate
@@ -28,6 +29,7 @@ app.command("inspect")(inspect)
 app.command("tune")(tune)
 app.command("web")(web)
 app.command("paper")(paper)
+app.command("calibrate")(calibrate)
 
 
 def main() -> None:

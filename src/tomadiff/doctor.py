@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import tomadiff
 from tomadiff.adapters.registry import supported
+from tomadiff.cost import Hardware
+from tomadiff.errors import SettingError
 
 PACKAGES = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "peft", "torchao", "triton")
 
@@ -41,6 +43,7 @@ class Findings:
     Attributes:
         versions: of this package and those around it; ``None`` where one is not installed.
         devices: what torch can compute on, in words.
+        machines: the constants that stand for each device where merging is decided, and where they are from.
         kernels: whether Triton kernels can run, or why they cannot.
         families: the models that tokens can merge in.
         checks: the self-test.
@@ -48,6 +51,7 @@ class Findings:
 
     versions: dict[str, str | None]
     devices: tuple[str, ...]
+    machines: tuple[str, ...]
     kernels: str
     families: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -59,7 +63,7 @@ class Findings:
 
     def __str__(self) -> str:
         rows = {name: version or "not installed" for name, version in self.versions.items()}
-        rows |= {"devices": "; ".join(self.devices), "kernels": self.kernels}
+        rows |= {"devices": "; ".join(self.devices), "machine": "; ".join(self.machines), "kernels": self.kernels}
         lines = [f"{name:<13}{text}" for name, text in rows.items()]
         lines += ["", "Tokens can merge in", *(f"  {family}" for family in self.families), "", "Self-test"]
         return "\n".join([*lines, *(f"  {check}" for check in self.checks)])
@@ -72,7 +76,7 @@ class Findings:
 def examine() -> Findings:
     """Look around, and run the self-test on every kind of device there is."""
     families = tuple(f"{family.title}: {', '.join(family.models)}" for family in supported())
-    return Findings(versions(), devices(), kernels(), families, self_test())
+    return Findings(versions(), devices(), machines(), kernels(), families, self_test())
 
 
 # ---------------------------------------------------------------------------------------------- facts
@@ -96,6 +100,20 @@ def devices() -> tuple[str, ...]:
     if torch.backends.mps.is_available():
         found.append("mps: Apple GPU")
     return tuple(found)
+
+
+def machines() -> tuple[str, ...]:
+    """The constants in force for each device: the guard and ``speedup=`` decide by them."""
+    kinds = [torch.device("cpu"), *(torch.device("cuda", number) for number in range(torch.cuda.device_count()))]
+    kinds += [torch.device("mps")] if torch.backends.mps.is_available() else []
+    return tuple(f"{device}: {_machine(device)}" for device in kinds)
+
+
+def _machine(device: torch.device) -> str:
+    try:
+        return str(Hardware.of(device))
+    except SettingError as problem:  # a broken calibration
+        return str(problem)
 
 
 def kernels() -> str:

@@ -1,8 +1,9 @@
 """The break-even guard: tokens stay unmerged where merging would take longer than it saves.
 
-Every wrapped call is estimated twice, with and without merging, for the machine at hand (:mod:`tomadiff.cost`). That
-happens once for each size of picture and kept, so nothing flips between the steps of one, and compiled code keeps its
-graphs.
+Every wrapped call is estimated twice, with and without merging, from its shapes and the constants of a named machine
+(:mod:`tomadiff.cost`). No clock is read, so the same kind of device with the same number of threads decides alike,
+however busy it is. It is decided once for each size of picture and kept, so nothing flips between the steps of one, and
+compiled code keeps its graphs.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Scale:
         dtype: of hidden states.
         device: where.
         arranged: whether tokens come in the order that plans like best.
+        threads: that torch computes with.
     """
 
     batch: int
@@ -50,6 +52,7 @@ class Scale:
     dtype: torch.dtype
     device: torch.device
     arranged: bool
+    threads: int = 1
 
     @classmethod
     def of(cls, image: Tensor, text: Any, dtype: torch.dtype, arranged: bool) -> Scale | None:
@@ -57,7 +60,12 @@ class Scale:
         if image.is_meta or isinstance(image, FakeTensor):
             return None
         tokens = text.shape[1] if isinstance(text, Tensor) and text.dim() == 3 else 0
-        return cls(image.shape[0], tokens, dtype, image.device, arranged)
+        return cls(image.shape[0], tokens, dtype, image.device, arranged, torch.get_num_threads())
+
+    @property
+    def machine(self) -> Hardware:
+        """What the call is expected to run on."""
+        return Hardware.of(self.device, self.dtype, self.threads)
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,13 @@ class Verdict:
         pays: for each of the slot's sites, whether it shall merge.
         unmerged: seconds of all of them per call, unmerged.
         merged: the same where they merge if it pays, with planning.
+        machine: what they run on, and where its constants are from.
     """
 
     pays: tuple[bool, ...]
     unmerged: float
     merged: float
+    machine: str = ""
 
     @property
     def admits(self) -> bool:
@@ -134,15 +144,23 @@ class Guard:
                 site.pays = pays
         return verdict.admits
 
+    def describe(self) -> str:
+        """What is decided, what is expected of it, and for which machine; empty before the first call."""
+        verdicts = list(self.verdicts.values())
+        if not verdicts:
+            return ""
+        sites, left_out = sum(len(one.pays) for one in verdicts), sum(one.left_out for one in verdicts)
+        unmerged = sum(one.unmerged for one in verdicts)
+        merged = sum(one.merged if one.admits else one.unmerged for one in verdicts)
+        expected = f"; together they are expected to be {unmerged / merged:.2f} times as fast" if merged else ""
+        return f"{sites - left_out} of {sites} sites merge{expected} on {verdicts[-1].machine}"
+
     def _sites_of(self, slot: Slot) -> list[tuple[nn.Module, Site]]:
         return [(module, site) for module, site in self.sites if site.slot is slot]
 
     # ------------------------------------------------------------------------------------------ the estimate
     def _judged(self, slot: Slot, ratio: float, scale: Scale) -> Verdict:
-        try:
-            machine = Hardware.measure(scale.device, scale.dtype)
-        except RuntimeError:  # no memory left to measure with, or a device that lacks an operator: no reason to stop
-            return Verdict(tuple(True for _ in self._sites_of(slot)), 0.0, 0.0)
+        machine = scale.machine
         pays, unmerged, merged, planning = [], 0.0, 0.0, 0.0
         for module, site in self._sites_of(slot):
             work = self._work(module, site)
@@ -154,7 +172,7 @@ class Guard:
             pays.append(after < (1 + SLACK) * before)
             unmerged, merged = unmerged + before, merged + (after if pays[-1] else before)
             planning = max(planning, machine.seconds(extra.planning))
-        return Verdict(tuple(pays), unmerged, merged + planning)
+        return Verdict(tuple(pays), unmerged, merged + planning, str(machine))
 
     def _work(self, module: nn.Module, site: Site) -> Work | None:
         if site.kind == "plan":

@@ -69,9 +69,9 @@ def apply(
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
         flops: instead of a ratio, the share of the unmerged model's operations that a whole picture may cost, planning
             included; the ratio is chosen at the first call of each size.
-        speedup: the same for time, as predicted for this machine: how many times as fast.
-        guard: leave tokens unmerged where that would be faster, as estimated for this machine at the first call of each
-            size (the default); ``False`` merges wherever the method says.
+        speedup: the same for time, as predicted for this kind of machine: how many times as fast.
+        guard: leave tokens unmerged where that would be faster, as estimated from shapes and the kind of device at the
+            first call of each size (the default); ``False`` merges wherever the method says.
         forecast: a tolerance or a :class:`~tomadiff.Forecast`; alone, it forecasts steps of any denoiser and merges
             nothing. It is ours, not the paper's.
         settings: any other setting of the method, such as ``levels=(0,)``.

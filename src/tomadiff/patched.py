@@ -18,6 +18,7 @@ from tomadiff.adapters.registry import family_of
 from tomadiff.budget import Budget, Choice, choose, ratios_of, rungs_of
 from tomadiff.clock import Clock
 from tomadiff.cost import Hardware, Trace
+from tomadiff.cost.calibration import require_calibration
 from tomadiff.driver import Driver, OneAtATime, find_driver
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.guard import Guard, Scale
@@ -94,6 +95,8 @@ class PatchedModel:
     # ------------------------------------------------------------------------------------------ on and off
     def put_on(self) -> None:
         """Inject every site; if anything goes wrong on the way, none."""
+        if self.guarded or (self.budget is not None and self.budget.speedup is not None):
+            require_calibration()  # a broken one is told now, not at the first call
         self.schedule = self.given
         found = Survey(self.model, self.family, self.method, self.schedule, self.moment, self.warn_once)
         self.slots, self.sites, self.homes = found.slots, found.sites, found.homes
@@ -313,14 +316,17 @@ class PatchedModel:
         """What meets the budget for pictures of this size and number of steps; found once, and kept."""
         tick, dtype, passes = self.moment.tick, self._dtype(call.image), self._passes(call.image)
         steps = tick.total if tick.total is not None and tick.step < tick.total else None
-        key = (shapes_in(call.arguments), dtype, call.image.device, passes, arranged, tick.step, steps)
+        place = call.image.device, torch.get_num_threads()
+        key = (shapes_in(call.arguments), dtype, place, passes, arranged, tick.step, steps)
         if key not in self._choices:
-            measure = _measure_of(budget, call.image.device, dtype)
+            machine = None if budget.speedup is None else Hardware.of(call.image.device, dtype)
+            measure = _flops_of if machine is None else machine.seconds
             fused = kernels.assumed(kernels.fused("auto", call.image.device, dtype, 1))
             with torch.inference_mode(False), torch.no_grad(), fused:
                 ledger = self._ledger(budget, call, arranged, passes)
                 shares, rungs = partial(ledger.shares, measure=measure), rungs_of(ratios_of(self.method), self._levels)
-                self._choices[key] = choose(budget, shares, self.given, steps, tick.step, rungs)
+                choice = choose(budget, shares, self.given, steps, tick.step, rungs)
+            self._choices[key] = replace(choice, machine="" if machine is None else str(machine))
         return self._choices[key]
 
     @property
@@ -368,8 +374,8 @@ class PatchedModel:
     def _described(self) -> ModelReport:
         levels = tuple(self._level_report(slot) for slot in self.slots)
         kind, family = type(self.model).__name__, self.family
-        why, budget = self._why_idle(), self._budget_text()
-        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, why, budget)
+        why, budget, guard = self._why_idle(), self._budget_text(), "" if self.guard is None else self.guard.describe()
+        return ModelReport(self.name, kind, family.title, levels, self.skipped, family.note, why, budget, guard)
 
     def _budget_text(self) -> str:
         if self.budget is None:
@@ -402,6 +408,5 @@ def _do_nothing() -> None:
     """For a patch that is gone."""
 
 
-def _measure_of(budget: Budget, device: torch.device, dtype: torch.dtype) -> Callable[[Trace], float]:
-    """What of a trace counts: its operations, or its seconds on the machine at hand."""
-    return (lambda trace: trace.flops) if budget.flops is not None else Hardware.measure(device, dtype).seconds
+def _flops_of(trace: Trace) -> float:
+    return trace.flops

@@ -78,7 +78,8 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """One patched model; ``idle`` says why nothing is merged, if nothing is, ``budget`` what was chosen to meet one."""
+    """One patched model; ``idle`` says why nothing is merged, if nothing is, ``budget`` what was chosen to meet one,
+    ``guard`` what the guard decided and expects, and for which machine."""
 
     component: str
     model: str
@@ -88,6 +89,7 @@ class ModelReport:
     note: str = ""
     idle: str = ""
     budget: str = ""
+    guard: str = ""
 
     @property
     def bypassed(self) -> dict[str, int]:
@@ -143,6 +145,7 @@ def _describe(model: ModelReport) -> list[str]:
     lines += _table([_HEAD, *(level.row() for level in levels)])
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")
+    lines += [f"  guard: {model.guard}"] if model.guard else []
     lines += [line for level in levels for line in _left_out(level)]
     lines += _unmerged(model.bypassed)
     return lines + ([f"  note: {model.note}"] if model.note else [])

@@ -236,7 +236,6 @@ def test_what_the_guard_promises() -> None:
 
 def test_the_guard_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     thin_sd15(monkeypatch)
-    monkeypatch.setattr(Hardware, "measure", lambda *_: MACHINE)
     monkeypatch.setattr(speed_guard, "RATIOS", (0.5,))
     path = tmp_path / "guard.csv"
     for _ in range(2):

@@ -40,7 +40,8 @@ Flops = Annotated[
     typer.Option(help="Instead of --ratio: the share of the unmerged model's operations a picture may cost, as 0.6."),
 ]
 Speedup = Annotated[
-    float | None, typer.Option(help="Instead of --ratio: how many times as fast, as predicted for this machine: 1.4.")
+    float | None,
+    typer.Option(help="Instead of --ratio: how many times as fast, as predicted for this kind of device: 1.4."),
 ]
 Forecast = Annotated[
     float | None,

@@ -17,6 +17,8 @@ _ARROWS = {"higher": "↑", "lower": "↓"}
 
 def show(results: Results, folder: Path, page: Path) -> None:
     """Print the table, what could not be measured and why, and where everything is."""
+    from tomadiff.evaluate.generate import UNGUARDED
+
     console = Console()
     console.print(table_of(results))
     reasons: dict[str, list[str]] = {}
@@ -24,6 +26,7 @@ def show(results: Results, folder: Path, page: Path) -> None:
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         console.print(f"not measured: {', '.join(names)}. {reason}", style="yellow", markup=False, soft_wrap=True)
+    console.print(UNGUARDED, style="dim", markup=False, soft_wrap=True)
     console.print(f"The run is in {folder}, its numbers in summary.json; look at {page}", markup=False, soft_wrap=True)
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import inf
 from typing import Any
 
 import torch
 
-from tomadiff.cost.measure import USUAL_SHARES, measured_rates
 from tomadiff.cost.op import KINDS, Op
 from tomadiff.cost.trace import Trace
 from tomadiff.errors import require_choice
-from tomadiff.kernels import fused
 
 _BY_FLOPS = ("matmul", "batched", "attention", "convolution")
 
@@ -53,15 +50,37 @@ class Hardware:
     source: str = ""
 
     @classmethod
+    def of(
+        cls, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, threads: int | None = None
+    ) -> Hardware:
+        """The constants that stand for a device, by its name and properties; no clock is read.
+
+        They come from the file that ``TOMADIFF_CALIBRATION`` names if it knows the device, else from
+        :mod:`tomadiff.cost.machines`. ``threads`` are those of a CPU; ``None``: as many as torch uses now.
+        """
+        from tomadiff.cost.calibration import calibrated
+        from tomadiff.cost.machines import machine_of
+
+        device, threads = torch.device(device), torch.get_num_threads() if threads is None else threads
+        return calibrated(device, dtype, threads) or machine_of(device, dtype, threads)
+
+    @classmethod
     def measure(cls, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Hardware:
-        """The machine at hand, in about a second; the first answer is kept for the rest of the process."""
-        return _measured(str(device), dtype)
+        """The machine at hand, timed for about a second: for calibrations and benchmarks, never to decide by."""
+        from tomadiff.cost.measure import measured
+
+        return measured(torch.device(device), dtype)
 
     @classmethod
     def named(cls, name: str) -> Hardware:
-        """One of :data:`GPUS`; an unknown name raises with the known ones."""
+        """One of :data:`~tomadiff.cost.machines.GPUS`; an unknown name raises with the known ones."""
+        from tomadiff.cost.machines import GPUS
+
         require_choice("hardware", name, tuple(GPUS))
         return GPUS[name]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.source})" if self.source else self.name
 
     def rate(self, kind: str, dtype: torch.dtype) -> float:
         """Operations per second of kinds that multiply, bytes per second of the others."""
@@ -129,72 +148,3 @@ class Hardware:
             weights=float(row.get("weights", inf)),
             source="measured before",
         )
-
-
-@cache
-def _measured(device: str, dtype: torch.dtype) -> Hardware:
-    rates = measured_rates(torch.device(device), dtype)
-    where = torch.device(device)
-    return Hardware(
-        name=_name(where),
-        matmul={dtype: rates.pop("matmul")},
-        bandwidth=rates.pop("bandwidth"),
-        launch=rates.pop("launch"),
-        fresh=rates.pop("fresh"),
-        weights=rates.pop("weights"),
-        shares=rates,
-        overlaps=where.type != "cpu",
-        fuses=fused("auto", where, dtype, 1),
-        source="measured when this process started",
-    )
-
-
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"this machine's {device.type}"
-
-
-# ---------------------------------------------------------------------------------------------- known machines
-_REACHED = 0.7  # share of the published dense rate that large products of diffusion models reach in practice
-_STREAMED = 0.8  # the same for memory
-_EAGER = 5e-6  # seconds between launches of eager PyTorch on a current CPU
-
-
-_HALF, _BRAIN, _FULL = torch.float16, torch.bfloat16, torch.float32
-
-
-def _gpu(name: str, tera: Mapping[torch.dtype, float], giga: float, source: str) -> Hardware:
-    """A data sheet, with what is usually reached of it."""
-    return Hardware(
-        name=name,
-        matmul={dtype: _REACHED * rate * 1e12 for dtype, rate in tera.items()},
-        bandwidth=_STREAMED * giga * 1e9,
-        launch=_EAGER,
-        shares=USUAL_SHARES,
-        overlaps=True,
-        fuses=_BRAIN in tera,  # as old as our kernels: Ampere
-        source=source,
-    )
-
-
-GPUS: dict[str, Hardware] = {
-    "V100": _gpu("V100", {_HALF: 125, _FULL: 15.7}, 900, "Tesla V100 data sheet (SXM2)"),
-    "RTX 8000": _gpu("RTX 8000", {_HALF: 130.5, _FULL: 16.3}, 672, "Quadro RTX 8000 data sheet"),
-    "RTX 6000 Ada": _gpu(
-        "RTX 6000 Ada",
-        {_HALF: 364.2, _BRAIN: 364.2, _FULL: 91.1},
-        960,
-        "RTX 6000 Ada data sheet: 1457 TFLOPS of FP8 with sparsity are 364.2 of dense FP16",
-    ),
-    "A100": _gpu("A100", {_HALF: 312, _BRAIN: 312, _FULL: 19.5}, 2039, "A100 80 GB data sheet (SXM)"),
-    "H100": _gpu("H100", {_HALF: 989.4, _BRAIN: 989.4, _FULL: 67}, 3350, "H100 data sheet (SXM), without sparsity"),
-    "RTX 4090": _gpu(
-        "RTX 4090",
-        {_HALF: 165.2, _BRAIN: 165.2, _FULL: 82.6},
-        1008,
-        "Ada architecture white paper: dense, FP32 accumulation",
-    ),
-}
-"""Published dense rates and bandwidths; the shares reached of them are assumptions, the same for all, and stated above.
-
-Float32 is what torch does by default, without TF32. A V100 and an RTX 8000 have no bfloat16: it counts as float32.
-"""

@@ -12,24 +12,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tomadiff.cost.hardware import Hardware
+from tomadiff.cost.machines import USUAL_SHARES, device_name
 from tomadiff.cost.op import LARGE
 from tomadiff.cost.trace import Trace, trace
+from tomadiff.kernels import fused
 
 _LEAST = 1.5e-3  # seconds that a run must take to be believed; shorter ones are made larger
 _FEWEST, _LONG = 3, 0.05  # runs of an operator, and seconds that they shall take together: busy machines stall
 _TINY = 200  # launches that are timed together
 _SIDE, _ROWS = 2048, (64, 512)  # of square weights that caches do not hold, and of tokens they are multiplied with
 
-USUAL_SHARES = {  # of GPUs, assumed alike for all: the rate of products for the first three, of memory for the others
-    "attention": 0.6,
-    "convolution": 0.7,
-    "batched": 0.25,
-    "function": 1.0,
-    "gather": 0.5,
-    "scatter": 0.1,
-}
-
 Call = Callable[[], Any]
+
+
+def measured(device: torch.device, dtype: torch.dtype) -> Hardware:
+    """The machine at hand."""
+    rates = measured_rates(device, dtype)
+    return Hardware(
+        name=device_name(device),
+        matmul={dtype: rates.pop("matmul")},
+        bandwidth=rates.pop("bandwidth"),
+        launch=rates.pop("launch"),
+        fresh=rates.pop("fresh"),
+        weights=rates.pop("weights"),
+        shares=rates,
+        overlaps=device.type != "cpu",
+        fuses=fused("auto", device, dtype, 1),
+        source="measured just now",
+    )
 
 
 def measured_rates(device: torch.device, dtype: torch.dtype) -> dict[str, float]:

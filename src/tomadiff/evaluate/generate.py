@@ -33,6 +33,12 @@ from tomadiff.schedule import Schedule
 BASELINE = "baseline"
 """The unmerged model, by the name it has in every table."""
 
+UNGUARDED = (
+    "Tokens merge wherever the method says, so that methods are compared alike (guard=False). tomadiff.apply leaves "
+    "tokens unmerged where that is expected to be faster."
+)
+"""What every table of merged images has to say."""
+
 Call = Mapping[str, Any]
 """What a pipeline is called with beside prompt and generator: ``{"num_inference_steps": 20, "height": 512, …}``."""
 

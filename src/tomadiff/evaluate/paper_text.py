@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tomadiff.evaluate.claims import ENOUGH, Judged, Verdict, counts
+from tomadiff.evaluate.generate import UNGUARDED
 from tomadiff.evaluate.paper import Outcome
 from tomadiff.evaluate.published import PUBLISHED, SOURCE
 from tomadiff.evaluate.report import line, plain
@@ -14,7 +15,7 @@ TITLE = "The paper's claims, on this model"
 MARKS = {Verdict.HOLDS: "✓", Verdict.OPEN: "?", Verdict.FAILS: "✗", Verdict.UNTESTED: "–"}
 EXPLAINED = (
     "A claim reproduces if the 95 % interval of every difference it stands on lies on its side, does not if one lies "
-    f"on the other, and cannot be told in between or with fewer than {ENOUGH} samples."
+    f"on the other, and cannot be told in between or with fewer than {ENOUGH} samples. {UNGUARDED}"
 )
 
 

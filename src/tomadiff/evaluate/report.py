@@ -12,7 +12,7 @@ from PIL import Image
 
 from tomadiff.evaluate import metrics
 from tomadiff.evaluate.features import to_pixels
-from tomadiff.evaluate.generate import BASELINE
+from tomadiff.evaluate.generate import BASELINE, UNGUARDED
 from tomadiff.evaluate.record import Run, RunError, Sample
 from tomadiff.evaluate.samples import Group, Pair, Question, grouped, matched, resampled
 from tomadiff.evaluate.statistics import Interval, mean_interval, ratio_interval
@@ -78,6 +78,7 @@ def _told(name: str, run: Run) -> Told:
     notes: list[str] = []
     results = _measured(run, groups, notes)
     notes += [f"{metric(missing).title} was not measured. {why}" for missing, why in results.missing.items()]
+    notes += [UNGUARDED] if any(method != BASELINE for method, _ in groups) else []
     return Told(name, run, results, _speed_ups(groups, results.reference), notes)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from tomadiff.cost.machines import processor
 
 _PACKAGES = ("tomadiff", "torch", "diffusers", "transformers", "accelerate")
 
@@ -31,14 +32,6 @@ def stamp(device: str = "cpu", dtype: str = "float32", processes: int = 1) -> di
         "processes": processes,
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def processor() -> str:
-    """The processor's name with its number of cores; Linux keeps it in a file, others in ``platform``."""
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} × {len(names)}" if names else platform.processor()
 
 
 def _version(package: str) -> str:
