@@ -21,6 +21,7 @@ from tomadiff import guard as guarding
 from tomadiff.cost import Hardware
 from tomadiff.evaluate.architectures import build
 from tomadiff.evaluate.architectures import inputs as inputs_of
+from tomadiff.grid import _layout
 from tomadiff.guard import Guard, Scale, Verdict
 
 
@@ -166,6 +167,22 @@ def test_it_decides_once_for_each_size(unet: Any, on: Any) -> None:
         run(unet)
         assert merging(unet) == first
     assert decided == len(looks) == 2  # one per slot
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param({"speedup": 1.05}, marks=pytest.mark.slow)], ids=["ratio", "speedup"]
+)
+def test_an_estimate_does_not_depend_on_what_ran_before(settings: dict[str, Any], unet: Any, on: Any) -> None:
+    """Layouts of regions are made once for each size and kept; the process that makes them must not pay for them."""
+    on(machine(launch=1e-5))
+    found = []
+    for forgets in (True, False):
+        if forgets:
+            _layout.cache_clear()
+        with tomadiff.apply(unet, ToMA.paper(), guard=True, **settings) as patch:
+            run(unet)
+            found.append((patch._models[0].guard.verdicts, patch.choices))
+    assert found[0] == found[1]
 
 
 def test_a_ratio_of_the_schedule_has_its_own_verdict(unet: Any, on: Any) -> None:

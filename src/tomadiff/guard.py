@@ -213,14 +213,14 @@ def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) ->
     assert grid is not None
     tokens = torch.empty(scale.batch, grid.tokens, width, dtype=scale.dtype, device="meta")
     plans: list[Plan] = []
-    selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)))
-    reweighing = trace(lambda: method.reweigh(plans[0], tokens, depth=depth))
+    selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)), warm=True)
+    reweighing = trace(lambda: method.reweigh(plans[0], tokens, depth=depth), warm=True)
     plan = plans[0].arranged() if scale.arranged else plans[0]
     merged = plan.merge(tokens)
     around = {
-        "op": trace(lambda: plan.unmerge(plan.merge(tokens))),
-        "block": trace(lambda: plan.unmerge_add(plan.merge(tokens) - merged, tokens)),
-        "pooled": trace(lambda: plan.merge(tokens)),
+        "op": trace(lambda: plan.unmerge(plan.merge(tokens)), warm=True),
+        "block": trace(lambda: plan.unmerge_add(plan.merge(tokens) - merged, tokens), warm=True),
+        "pooled": trace(lambda: plan.merge(tokens), warm=True),
     }
     selected, weighed = (1 / interval for interval in schedule.intervals)
     planning = selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + python_around(slots=1)

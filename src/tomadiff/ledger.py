@@ -107,7 +107,7 @@ class Ledger:
         for place, (_, site) in enumerate(self.sites):
             site.inner = self._noting(place, site.inner)
         self.schedule = self.slots[0].planner.schedule
-        self.whole = trace(call)
+        self.whole = trace(call, warm=True)
         self.wrapped = self._grouped()
         inside = reduce(add, (one.unmerged.scaled(one.times) for one in self.wrapped), Trace())
         self.rest = Trace(self.whole.ops - inside.ops)
@@ -200,8 +200,8 @@ class Ledger:
         assert grid is not None
         passes = self.passes if tokens.shape[0] % self.passes == 0 else 1
         plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
-        selecting = trace(lambda: made.append(plan(tokens, grid)))
-        reweighing = trace(lambda: method.reweigh(made[0], tokens, depth=depth))
+        selecting = trace(lambda: made.append(plan(tokens, grid)), warm=True)
+        reweighing = trace(lambda: method.reweigh(made[0], tokens, depth=depth), warm=True)
         return selecting, reweighing
 
 

@@ -97,11 +97,20 @@ class Trace:
         return Cost(self.flops, self.launches, self.peak, self.moved)
 
 
-def trace(call: Callable[[], Any], inside: Iterable[nn.Module] = ()) -> Trace:
-    """Run ``call`` and note what it does; ``inside`` are modules whose own peaks of live bytes are noted too."""
+def trace(call: Callable[[], Any], inside: Iterable[nn.Module] = (), warm: bool = False) -> Trace:
+    """Run ``call`` and note what it does.
+
+    Args:
+        call: what to run.
+        inside: modules whose own peaks of live bytes are noted too.
+        warm: run it once before. Tables that are made once and kept then never count, whatever ran earlier.
+    """
     tracer = _Tracer()
-    with torch.inference_mode(False), torch.no_grad(), tracer, _WholeAttention(tracer), _watched(inside, tracer):
-        call()
+    with torch.inference_mode(False), torch.no_grad():
+        if warm:
+            call()
+        with tracer, _WholeAttention(tracer), _watched(inside, tracer):
+            call()
     return tracer.trace
 
 
