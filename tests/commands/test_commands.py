@@ -14,7 +14,7 @@ from tests.commands.evaluations import EVAL, assert_same, start
 from tests.saved import FRUGAL, save
 from tomadiff.cli import app
 from tomadiff.evaluate import generate
-from tomadiff.evaluate.record import Run, note_of
+from tomadiff.evaluate.record import Run, RunError, note_of
 from tomadiff.evaluate.table import Results
 
 Invoke = Callable[..., Any]
@@ -98,6 +98,12 @@ def test_generate_refuses_a_folder_drawn_otherwise(invoke: Invoke) -> None:
     again = invoke("generate", "-p", "a fox", "--steps", "3", "--size", "64")
     assert again.exit_code == 1
     assert "other settings (call)" in again.stderr
+
+
+def test_a_run_under_an_old_name_of_a_model_is_not_gone_on_with(tmp_path: Path) -> None:
+    Run.begin(tmp_path, {"model": "sdxl", "batch": 1}, {})
+    with pytest.raises(RunError, match=r"other settings \(model was 'sdxl'\)"):
+        Run.begin(tmp_path, {"model": "emoji-sdxl", "batch": 1}, {})
 
 
 # ---------------------------------------------------------------------------------------------- eval

@@ -130,6 +130,23 @@ def test_pickled_weights_are_not_opened(folders: dict[str, Path], tmp_path: Path
         openers(["clip"], {"clip": tmp_path})["clip"]()
 
 
+class Evil:
+    """Leaves a file behind wherever it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_weights_that_run_code_are_not_opened(tmp_path: Path) -> None:
+    torch.save({"weight": Evil(tmp_path / "ran")}, tmp_path / "inception.pth")
+    with pytest.raises(NetworkUnavailable, match=r"[Ww]eights.only"):
+        openers(["inception"], {"inception": tmp_path / "inception.pth"})["inception"]()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_judge_without_weights_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(embedded, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(NetworkUnavailable, match="weights of emoji-judge are not in"):

@@ -256,9 +256,11 @@ class Inception:
     """The Inception network that FID and KID are defined by, as torch-fidelity ported it from TensorFlow."""
 
     def __init__(self, source: str = SOURCES["inception"], device: str = "cpu") -> None:
+        weights = source if Path(source).is_file() else None
+        if weights is not None:  # torch-fidelity opens it as a pickle, which before torch 2.6 may run any code
+            torch.load(weights, map_location="cpu", weights_only=True)
         from torchmetrics.image.fid import NoTrainInceptionV3
 
-        weights = source if Path(source).is_file() else None
         self.device = device
         # Resizing without antialiasing is how published FIDs are made; torchmetrics' own default is another.
         self.model = NoTrainInceptionV3(SOURCES["inception"], ["2048"], weights, antialias=False).to(device)
