@@ -60,6 +60,14 @@ def test_a_journal_from_elsewhere_is_checked(line: str, tmp_path: Path) -> None:
         Journal(tmp_path / "times.csv")
 
 
+def test_a_journal_is_not_written_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "times.csv.unfinished.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileError, match="leads out of its folder"):
+        Journal(tmp_path / "run" / "times.csv")
+    assert Journal(Path("/dev/null")).path is None
+
+
 def test_times_are_taken_again_only_if_something_else_is_asked(tmp_path: Path) -> None:
     make = Counter()
 

@@ -25,7 +25,7 @@ class Journal:
     """
 
     def __init__(self, beside: Path | None = None, asked: Mapping[str, Any] | None = None) -> None:
-        self.path = None if beside is None else beside.with_name(f"{beside.name}.unfinished.jsonl")
+        self.path = None if beside is None or _is_no_file(beside) else _path(beside)
         self._asked = {**machine(), **(asked or {})}
         self._rows: dict[str, tuple[str, dict[str, Any]]] = {}
         if self.path is not None and self.path.is_file():
@@ -76,6 +76,15 @@ def kept(
 def machine() -> dict[str, Any]:
     """Machine and versions, whatever the day."""
     return {name: value for name, value in stamp().items() if name != "date"}
+
+
+def _is_no_file(path: Path) -> bool:
+    """Such as ``/dev/stdout``."""
+    return path.exists() and not path.is_file()
+
+
+def _path(beside: Path) -> Path:
+    return inside(beside.parent, f"{beside.name}.unfinished.jsonl")
 
 
 def _key(asked: Mapping[str, Any]) -> str:
