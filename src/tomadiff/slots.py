@@ -140,7 +140,11 @@ def _say_nothing(_: str) -> None:
     """Until a patch lends its voice."""
 
 
-@torch.library.custom_op("tomadiff::renewed_state", mutates_args=())
+# Written out, since torch 2.6 cannot read list[Tensor] off a function.
+_SCHEMA = "(Tensor tokens, Tensor handle, Tensor[] state) -> Tensor[]"
+
+
+@torch.library.custom_op("tomadiff::renewed_state", mutates_args=(), schema=_SCHEMA)
 def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[Tensor]:  # noqa: ARG001 - for its fake
     """The state of a slot's current plan, for compiled code: one opaque node, so that no step number enters a graph.
 

@@ -38,6 +38,13 @@ def test_every_card_states_a_licence(name):
         assert card.read_text(encoding="utf-8").startswith("---\nlicense: mit\n---\n"), card
 
 
+@pytest.mark.parametrize("load", [lambda: embedded.load("emoji-sdxl"), embedded.load_judge_processor])
+def test_transformers_that_are_too_old_are_told_in_one_line(load, monkeypatch):
+    monkeypatch.setattr(embedded, "version", lambda _: "4.57.6")
+    with pytest.raises(embedded.OldVersionError, match=r"transformers 5 or newer, and 4\.57\.6"):
+        load()
+
+
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(SettingError, match="emoji-sdxl"):
         embedded.load("sd15")

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ _STAND_FOR = {"sdxl": "SDXL", "flux": "Flux.1"}  # real models, which the embedd
 
 class MissingWeightsError(TomaError, FileNotFoundError):
     """The weights of an embedded model are not part of this installation."""
+
+
+class OldVersionError(TomaError, ImportError):
+    """What is installed is too old for the embedded models."""
 
 
 def folder(name: str) -> Path:
@@ -60,8 +65,19 @@ def load(name: str, dtype: Any = None) -> Any:
     it frees from then on (see :mod:`tomadiff.memory`): pictures are drawn up to a quarter faster so.
     """
     path = folder(name)
+    _require_transformers()
     keep_memory()
     return _load_judge(path, dtype) if name == "emoji-judge" else _load_pipeline(path, dtype)
+
+
+def _require_transformers() -> None:
+    """Tokenizers are stored as transformers 5 writes them; patching pipelines of one's own needs no such version."""
+    installed = version("transformers")
+    if int(installed.partition(".")[0]) < 5:
+        raise OldVersionError(
+            f"The embedded models need transformers 5 or newer, and {installed} is installed: "
+            "pip install -U transformers diffusers."
+        )
 
 
 def _load_pipeline(path: Path, dtype: Any) -> Any:
@@ -86,4 +102,5 @@ def load_judge_processor() -> Any:
     """The judge's `CLIPProcessor`: pictures and captions to its inputs."""
     from transformers import CLIPProcessor
 
+    _require_transformers()
     return CLIPProcessor.from_pretrained(folder("emoji-judge"), local_files_only=True)
