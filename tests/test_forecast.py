@@ -1,6 +1,7 @@
 """The forecast of denoising steps on tensors alone: settings, the rule, and what starts it over."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -265,3 +266,22 @@ def test_a_device_is_waited_for_once_after_a_computed_step_at_most(settings: For
     computed = len(forecaster.pattern.computed)
     assert forecaster.pattern.forecast
     assert reads.count <= (0 if settings.is_fixed else computed)
+
+
+# ---------------------------------------------------------------------------------------------- processes
+def _one_rank(rank: int, meeting: str, folder: str) -> None:
+    """Rank 1 sees other outputs, so that it would decide otherwise."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    forecaster = Forecaster(Forecast(0.05))
+    forecaster.group = torch.distributed.group.WORLD
+    run(forecaster, noise if rank else wave)
+    torch.save(list(forecaster.pattern.computed), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+def test_of_several_processes_the_first_decides(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_one_rank, (str(tmp_path / "meeting"), str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first == second
+    assert len(first) < 20

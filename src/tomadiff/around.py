@@ -18,6 +18,7 @@ from tomadiff.inject import CALL, disabled
 _COMPILE = "compile"
 _PASS_NAME = "cache_context"  # pipelines name guidance passes with this method of their models
 _CACHES = "_cache_config"  # of diffusers, on a model
+_PARALLEL = "_parallel_config"  # of diffusers, on a model
 
 
 class Around:
@@ -98,3 +99,14 @@ def other_cache(model: nn.Module) -> str | None:
         return type(config).__name__.removesuffix("Config")
     module = getattr(model.__dict__.get("forward"), "__module__", None) or ""
     return "DeepCache" if module.startswith("DeepCache") else None
+
+
+def processes_of(model: nn.Module) -> Any:
+    """The group of processes that compute each call of a model together, as diffusers shards them, if they do."""
+    config = getattr(model, _PARALLEL, None)
+    for part in ("context_parallel_config", "tensor_parallel_config"):
+        own = getattr(config, part, None)
+        mesh = getattr(own, "_flattened_mesh", None) or getattr(own, "_mesh", None)
+        if mesh is not None:
+            return mesh.get_group()
+    return None

@@ -128,6 +128,7 @@ class Forecaster:
 
     def __init__(self, settings: Forecast) -> None:
         self.settings = settings
+        self.group: Any = None  # of processes that compute one image together: the first decides, the others follow
         self.begin()
 
     def begin(self, total: int | None = None, times: Sequence[float] | None = None) -> None:
@@ -239,6 +240,8 @@ class Forecaster:
     def _read(self, worst: Tensor) -> float:
         """The one place that waits for the device: once after a computed step."""
         if self._rate is None:
+            if self.group is not None:
+                torch.distributed.broadcast(worst, torch.distributed.get_global_rank(self.group, 0), self.group)
             self._rate = float(worst)
         return self._rate
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.around import Around, PassName, other_cache
+from tomadiff.around import Around, PassName, other_cache, processes_of
 from tomadiff.clock import Clock, Tick
 from tomadiff.driver import Driver, OneAtATime, find_driver
 from tomadiff.errors import PatchError
@@ -129,6 +129,7 @@ class ForecastModel:
         if place[0] != self._place[0]:
             require_no_cache(self.model)
             self._await_end(driver)
+            self._forecaster.group = processes_of(self.model)
             self._forecaster.begin(self.tick.total, self.tick.times)
         if place != self._place:
             self._names.clear()
