@@ -49,6 +49,16 @@ def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
     assert float(rows[1]["flops"]) < float(rows[0]["flops"]) < float(rows[2]["flops"])
 
 
+@pytest.mark.usefixtures("small")
+def test_forecasts_are_timed_too() -> None:
+    asked = ["bench", "--methods", "baseline", "--ratios", "0.5", "--forecast", "0.9", "--steps", "8", "--rounds", "1"]
+    result = CliRunner().invoke(app, [*asked, "--json"], env=WIDE)
+    assert result.exit_code == 0, result.output
+    base, forecast = json.loads(result.stdout)["rows"]
+    assert (base["method"], forecast["method"]) == ("baseline", "forecast-0.9")
+    assert forecast["flops"] < base["flops"]
+
+
 @pytest.mark.slow
 def test_an_architecture_says_that_its_weights_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
     thin_sd15(monkeypatch)
@@ -81,6 +91,7 @@ def test_an_architecture_says_that_its_weights_are_random(monkeypatch: pytest.Mo
     ("asked", "said"),
     [
         (["--arch", "sd9"], "choose one of"),
+        (["--arch", "sd15", "--forecast", "0.1"], "forecasts leave steps out"),
         (["--arch", "sd15", "--size", "60", "--depth", "1"], "multiple of"),
         (["--arch", "sd15", "--size", "wide"], "is not possible"),
         (["--ratios", "2"], "not possible"),

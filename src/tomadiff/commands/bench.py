@@ -44,6 +44,9 @@ def bench(
         str, typer.Option("--methods", help="With commas between: toma,tomesd. A wrong name lists all.")
     ] = ("toma"),
     ratios: Annotated[str, typer.Option("--ratios", help="Shares of tokens removed.")] = "0.25,0.5,0.75",
+    forecasts: Annotated[
+        str, typer.Option("--forecast", help="Of pipelines: tolerances of forecast steps, with each method: 0,0.05.")
+    ] = "0",
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 5,
     steps: options.Steps = None,
     batch: Annotated[int, typer.Option(min=1, help="With --arch: samples per call; guidance takes 2.")] = 1,
@@ -71,7 +74,10 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json, soft_wrap=True)
-    wanted = options.read_names(methods), options.read_ratios(ratios)
+    tolerances = options.read_forecasts(forecasts)
+    if arch and any(tolerances):
+        raise SettingError("--arch times one step; forecasts leave steps out, so give --model instead.")
+    wanted = options.read_names(methods), options.read_ratios(ratios), tolerances
     how = device, dtype, allow_pickle
     if table is not None:
         require_output(table, "--csv", make_folder=True)
@@ -124,6 +130,7 @@ def _measured(
     workload: Workload,
     methods: Sequence[str],
     ratios: Sequence[float],
+    forecasts: Sequence[float],
     rounds: int,
     console: Console,
     journal: Journal,
@@ -132,7 +139,7 @@ def _measured(
     from tomadiff.evaluate.generate import bar
     from tomadiff.evaluate.latency import contenders, measure
 
-    field, refused = contenders(methods, ratios, workload)
+    field, refused = contenders(methods, ratios, workload, forecasts)
     for line in refused:
         console.print(f"Left out {line}", style="yellow", markup=False)
     with bar(len(field) * (rounds + 1), doing="timing") as advance:

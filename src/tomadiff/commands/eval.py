@@ -77,7 +77,7 @@ def evaluate(
     looks = options.read_networks(networks)
     if reference is not None and not reference.is_dir():
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
-    tolerances = tuple(map(options.read_forecast, options.read_ratios(forecasts))) if forecasts else (0.0,)
+    tolerances = options.read_forecasts(forecasts or "0")
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch, tolerances)
     require_folder(out)
     wanted.check(allow_pickle)

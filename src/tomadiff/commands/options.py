@@ -104,6 +104,11 @@ def read_forecast(tolerance: float | None) -> float:
     return 0.0 if tolerance is None else Forecast(tolerance).tolerance
 
 
+def read_forecasts(text: str) -> tuple[float, ...]:
+    """``"0,0.05"`` → tolerances; 0 forecasts nothing."""
+    return tuple(map(read_forecast, read_ratios(text)))
+
+
 def read_places(text: str) -> tuple[list[str], dict[str, str]]:
     """``"judge,clip=/models/clip"`` → the names, and where to take some of them from."""
     pairs = [name.partition("=") for name in read_names(text)]

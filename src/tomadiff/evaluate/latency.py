@@ -18,12 +18,12 @@ import torch
 from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluate.failures import Failures
-from tomadiff.evaluate.generate import Variant, drawable, variants
+from tomadiff.evaluate.generate import Variant, drawable, patched, variants
 from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.report import title_of
 from tomadiff.evaluate.seconds import now
 from tomadiff.evaluate.workloads import Workload
-from tomadiff.patch import Patch, apply
+from tomadiff.patch import Patch
 from tomadiff.reading import MEASURED, NUMBER, NUMBERS, OBJECTS, TEXT, FileError, Kind
 
 Parts = dict[str, list[float]]
@@ -103,9 +103,11 @@ class Measurement:
         return own | times | {"rounds": len(self.seconds)}
 
 
-def contenders(methods: Sequence[str], ratios: Sequence[float], workload: Workload) -> tuple[list[Variant], list[str]]:
-    """The baseline and every method at every ratio; and one line for each method that cannot work here."""
-    return drawable(workload.target, variants(methods, ratios))
+def contenders(
+    methods: Sequence[str], ratios: Sequence[float], workload: Workload, forecasts: Sequence[float] = (0.0,)
+) -> tuple[list[Variant], list[str]]:
+    """The baseline and every method at every ratio with every forecast; and one line for each that cannot work here."""
+    return drawable(workload.target, variants(methods, ratios, forecasts))
 
 
 def measure(
@@ -183,8 +185,7 @@ def _order(count: int, turn: int) -> list[int]:
 
 
 def _on(workload: Workload, variant: Variant) -> AbstractContextManager[Patch | None]:
-    made = variant.made()
-    return nullcontext() if made is None else apply(workload.target, made[0], schedule=made[1], guard=False)
+    return patched(workload.target, variant.made(), variant.forecast)
 
 
 def _counted(workload: Workload, contender: Variant) -> dict[str, float]:
@@ -229,8 +230,8 @@ def _measurement(
 ) -> Measurement:
     seconds = tuple(map(_whole, own))
     return Measurement(
-        method=contender.method,
-        title=title_of(contender.method),
+        method=contender.name,
+        title=title_of(contender.name),
         ratio=contender.ratio,
         unit=workload.unit,
         seconds=seconds,
