@@ -60,7 +60,7 @@ def _settings(part: object) -> object:
 
 def adapts(candidate: Candidate) -> bool:
     """Whether what it costs is a matter of the picture."""
-    return isinstance(candidate.around, FirstBlockCache) or getattr(candidate.method, "coverage", None) is not None
+    return isinstance(candidate.around, FirstBlockCache)
 
 
 # ---------------------------------------------------------------------------------------------- ours
@@ -129,7 +129,6 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield change()
     for selector in ("random", "strided", "kmeans"):
         yield change(f", {selector} destinations", selector=selector)
-    yield change(", temperature .1", temperature=0.1)
     yield change(", pseudo-inverse", unmerge="pseudo-inverse")
     yield change(", least squares", unmerge="least-squares")
     yield change(", once per block", span="block")
@@ -165,14 +164,10 @@ def _rescheduled(levels: int) -> Iterator[Candidate]:
     usual, method = our(0.5).schedule, our(0.5).method
     others = {
         "every 2": replace(usual, destinations_every=2, weights_every=2),
-        "until 80%": replace(usual, stop=0.8),
-        "ramp .25 to .75": Schedule.ramp(0.25, 0.75, destinations_every=1, weights_every=1),
-        "feed-forward .25": replace(usual, ratio_at_op={"feed_forward": 0.25}),
     }
     if levels > 1:
         others["level 0 .25, level 1 .75"] = replace(usual, ratio_at_level={0: 0.25, 1: 0.75})
     yield from (Candidate.of(f"{OURS}, {name}", method, schedule) for name, schedule in others.items())
-    yield our(0.5, change=", coverage .95", coverage=0.95)
 
 
 def windows(_: Bench) -> Iterator[Candidate]:

@@ -21,6 +21,7 @@ from benchmarks.machine import stamp
 from benchmarks.planning import GRID, RATIO, Job, picture_tokens, run_in_turn
 from tomadiff import MergePlan, Tiles, ToMA, Whole
 from tomadiff import weights as weights_room
+from tomadiff.weights import weigh
 
 RESULTS = Path(__file__).parent / "results" / "choices.csv"
 
@@ -53,10 +54,10 @@ def choices() -> Iterator[Choice]:
     yield Choice("attention", "Tiles(8)", tile_plan(picture), picture)
     yield Choice("attention", "Whole()", whole.plan(picture, GRID), picture)
     for temperature in (1e-3, 1e-1):
-        soft = ToMA.tile(RATIO, regions=Tiles(8), temperature=temperature)
-        inverse = ToMA.tile(RATIO, regions=Tiles(8), temperature=temperature, unmerge="pseudo-inverse")
-        yield Choice("unmerge", f"transpose, τ = {temperature}", soft.plan(picture, GRID), picture)
-        yield Choice("unmerge", f"pseudo-inverse, τ = {temperature}", inverse.plan(picture, GRID), picture)
+        for unmerge in ("transpose", "pseudo-inverse"):
+            plan = weigh(picture, tile_plan(picture).chosen, unmerge, temperature=temperature)
+            assert isinstance(plan, MergePlan)
+            yield Choice("unmerge", f"{unmerge}, τ = {temperature}", plan, picture)
 
 
 def tile_plan(tokens: Tensor) -> MergePlan:

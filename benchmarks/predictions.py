@@ -30,7 +30,6 @@ PAPER = "paper"
 _SETTINGS: dict[str, Any] = {
     "regions": Tiles(4),
     "attention_regions": Whole(),
-    "temperature": 1e-3,
     "unmerge": "transpose",
 }
 KNOWN = {

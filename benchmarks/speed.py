@@ -77,7 +77,7 @@ CASES = (Case("sdxl", 512), Case("sdxl", 1024), Case("flux", 1024, 1), Case("sd3
 ROUNDS = {Case("sdxl", 512): 3}  # two of the others
 
 # Everything that our defaults might change is written out; no block is skipped, every op and level merges.
-_TOMA: dict[str, Any] = {"temperature": 1e-3, "unmerge": "transpose", "scope": "level", "skip": 0}
+_TOMA: dict[str, Any] = {"unmerge": "transpose", "scope": "level", "skip": 0}
 _ALL: dict[str, Any] = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True, "skip": 0}
 _EVERY = Schedule(destinations_every=10, weights_every=5)
 

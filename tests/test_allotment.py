@@ -77,7 +77,7 @@ def test_detail_gets_what_plain_places_can_spare() -> None:
 def test_constants_survive_and_masses_add_up(unmerge: str) -> None:
     grid = Grid(7, 9)
     tokens = random_tokens(grid, 2, 6, seed=1)
-    plan = shared(0.6, unmerge=unmerge, temperature=0.05).plan(tokens, grid)
+    plan = shared(0.6, unmerge=unmerge).plan(tokens, grid)
     constant = torch.full_like(tokens, 2.0)
     assert torch.allclose(plan.merge(constant), torch.tensor(2.0), atol=1e-5)
     assert torch.allclose(plan.unmerge(plan.merge(constant)), torch.tensor(2.0), atol=1e-3)

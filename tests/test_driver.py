@@ -27,7 +27,7 @@ from tomadiff.inject import DATA
 SDXL = diffusers.StableDiffusionXLPipeline
 TO_IMAGE = diffusers.StableDiffusionXLImg2ImgPipeline
 INPAINT = diffusers.StableDiffusionXLInpaintPipeline
-SETTINGS = {"schedule": Schedule(2, 1, start=0.3, ratio_from={0.7: 0.25}), "guard": False}  # every step counts
+SETTINGS = {"schedule": Schedule(2, 1, start=0.3), "guard": False}  # every step counts
 LARGE = {"height": 32, "width": 32}
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import tomadiff
+from tests import paper_reference
 from tests.paper_reference import VARIANTS, Merger, Variant
 from tomadiff import ToMA, embedded
 
@@ -210,7 +211,7 @@ def test_every_step_of_a_run_is_that_of_the_reference(pipes: dict[str, Any], nam
     assert {merger.weighed_at for merger in reference.mergers.values()} == {15}
 
 
-def test_another_temperature_would_be_noticed(pipes: dict[str, Any]) -> None:
-    method = ToMA.tile(RATIO, temperature=1.1e-3)
-    differences, _ = compared(pipes["emoji-flux"], "emoji-flux", "paper", stop=1, method=method)
+def test_another_temperature_would_be_noticed(pipes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_reference, "TEMPERATURE", 1.1e-3)
+    differences, _ = compared(pipes["emoji-flux"], "emoji-flux", "paper", stop=1)
     assert max(differences) > 10 * AGREE

@@ -19,11 +19,11 @@ EXAMPLES = (
     Preset(ToMA(0.5), Schedule()),
     Preset(
         ToMA(0.75, regions=Tiles(8), attention_regions=Whole(), scope="block", unmerge="least-squares", levels=(0, 1)),
-        Schedule(1, 1, start=0.2, ratio_from={0.5: 0.75, 3: 0.25}, ratio_at_op={"feed_forward": 0.25}),
+        Schedule(1, 1, start=0.2, ratio_at_level={0: 0.25, 1: 0.75}),
         made_for="SDXL",
         why="measured, „here“",
     ),
-    Preset(ToMA(0.25, regions=Stripes(count=8)), Schedule(stop=10)),
+    Preset(ToMA(0.25, regions=Stripes(count=8)), Schedule(start=10)),
     Preset(ToMeSD(0.5), Schedule()),
     Preset(ToMA(0.25), Schedule(), forecast=Forecast(0.1)),
     Preset(ToMA(0.0), Schedule(), forecast=Forecast(steps=(0, 1, 2, 5))),

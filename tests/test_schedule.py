@@ -36,35 +36,19 @@ def test_age_counts_when_a_cache_skips_steps() -> None:
 
 
 def test_windows_in_steps_and_shares() -> None:
-    assert actions(Schedule(start=2, stop=4), list(range(6))) == ["skip", "skip", "select", "reuse", "skip", "skip"]
+    assert actions(Schedule(start=2), list(range(4))) == ["skip", "skip", "select", "reuse"]
     assert Schedule(start=0.2).needs_total
     assert not Schedule(start=2).needs_total
     assert [Schedule(start=0.25).merges_at(step, total=4) for step in range(4)] == [False, True, True, True]
-    assert Schedule(start=0.2, stop=1.0).merges_at(19, total=20)
     with pytest.raises(SettingError, match=r"patch\.begin\(steps"):
         Schedule(start=0.2).merges_at(3)
 
 
-def test_ratio_over_steps_and_levels() -> None:
-    schedule = Schedule(ratio_from={0.5: 0.75, 2: 0.25}, ratio_at_level={1: 0.1})
-    assert [schedule.ratio(0.5, step, 0, total=10) for step in (0, 2, 4, 5, 9)] == [0.5, 0.25, 0.25, 0.75, 0.75]
-    assert schedule.ratio(0.5, 9, level=1, total=10) == 0.1
-    assert hash(schedule) == hash(Schedule(ratio_from=((0.5, 0.75), (2, 0.25)), ratio_at_level=((1, 0.1),)))
-
-
-def test_an_op_has_the_last_word_on_its_ratio() -> None:
-    schedule = Schedule(ratio_at_level={1: 0.1}, ratio_at_op={"feed_forward": 0.3})
-    assert schedule.ops == ("feed_forward",)
+def test_ratio_over_levels() -> None:
+    schedule = Schedule(ratio_at_level={1: 0.1})
+    assert [schedule.ratio(0.5, level) for level in (0, 1, 2)] == [0.5, 0.1, 0.5]
     assert schedule.varies
-    assert schedule.ratio(0.5, 0, level=1, op="feed_forward") == 0.3
-    assert schedule.ratio(0.5, 0, level=1, op="attention") == 0.1
-
-
-def test_a_ramp_goes_from_first_to_last() -> None:
-    ramp = Schedule.ramp(0.2, 0.8, pieces=4, start=1)
-    ratios = [ramp.ratio(0.5, step, total=8) for step in range(8)]
-    assert ratios == pytest.approx([0.2, 0.2, 0.4, 0.4, 0.6, 0.6, 0.8, 0.8])
-    assert ramp.start == 1
+    assert hash(schedule) == hash(Schedule(ratio_at_level=((1, 0.1),)))
 
 
 def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
@@ -90,13 +74,11 @@ def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
         {"destinations_every": 0},
         {"weights_every": 2.5},
         {"start": -1},
-        {"stop": 1.5},
+        {"start": 1.5},
         {"start": True},
-        {"ratio_from": {0: 1.0}},
-        {"ratio_from": {-1: 0.5}},
+        {"ratio_at_level": {0: 1.0}},
         {"ratio_at_level": {-1: 0.5}},
         {"ratio_at_level": {0: "half"}},
-        {"ratio_at_op": {"attn1": 0.5}},
         {"reuse_every": 0},
         {"reuse_from": -1},
     ],

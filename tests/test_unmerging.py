@@ -29,19 +29,18 @@ def error(tokens: Tensor, grid: Grid, **setting: object) -> float:
     grid=grids(st.integers(2, 14)),
     cut=local_regions(),
     ratio=st.floats(0.01, 0.97),
-    temperature=st.floats(1e-3, 1.0),
     seed=st.integers(0, 99),
     duplicates=st.booleans(),
     size=st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e30]),
 )
 def test_reconstructs_no_worse(
-    unmerge: str, grid: Grid, cut: Regions, ratio: float, temperature: float, seed: int, duplicates: bool, size: float
+    unmerge: str, grid: Grid, cut: Regions, ratio: float, seed: int, duplicates: bool, size: float
 ) -> None:
     tokens = random_tokens(grid, 2, 8, seed)
     if duplicates:
         tokens[:, 1::2] = tokens[:, 0 : 2 * (grid.tokens // 2) : 2]
     tokens = tokens * size
-    setting = dict(ratio=ratio, regions=cut, temperature=temperature)
+    setting = dict(ratio=ratio, regions=cut)
     simple = error(tokens, grid, **setting)
     assert error(tokens, grid, **setting, unmerge=unmerge) <= simple + 1e-4 * float(tokens.norm())
 

@@ -118,14 +118,10 @@ class Budget(Settings):
 
     def require_free(self, method: Method, schedule: Schedule) -> None:
         """Raise if settings leave no choice, or save in ways that are not counted."""
-        taken = {
-            "schedule.start": schedule.start,
-            "schedule.ratio_from": schedule.ratio_from,
-            "coverage": getattr(method, "coverage", None),
-        }
-        for name, value in taken.items():
-            if value:
-                raise SettingError(f"{self} chooses the ratio and the first merged step; leave out {name}={value!r}.")
+        if schedule.start:
+            raise SettingError(
+                f"{self} chooses the ratio and the first merged step; leave out schedule.start={schedule.start!r}."
+            )
         if schedule.reuse_every > 1:
             raise SettingError(f"{self} counts merging alone; leave out schedule.reuse_every={schedule.reuse_every}.")
         if len(ratios_of(method)) < 2:

@@ -133,7 +133,7 @@ class Guard:
 
     def admits(self, slot: Slot, scale: Scale) -> bool:
         """Whether ``slot`` merges in a call of this size; tells its sites whether they do."""
-        ratio = slot.planner.settled_ratio()  # the one in use may follow the tokens, and a verdict must outlast them
+        ratio = slot.planner.ratio()
         key = (slot.name, slot.planner.grid, slot.tail, ratio, scale)
         if key not in self._known:
             self._known[key] = self._judged(slot, ratio, scale)
@@ -187,7 +187,7 @@ class Guard:
     def _extra(self, slot: Slot, ratio: float, scale: Scale, width: int) -> Extra:
         """Plans of equal settings cost alike, except that some methods treat early and late blocks differently."""
         late = round(slot.planner.depth)
-        key = (slot.planner.grid, slot.planner.op, ratio, scale, width, late)
+        key = (slot.planner.grid, ratio, scale, width, late)
         if key not in self._extras:
             self._extras[key] = _extra(slot, ratio, scale, width, float(late))
         return self._extras[key]

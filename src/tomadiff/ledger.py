@@ -208,7 +208,7 @@ class Ledger:
 def _like_slot(slot: Slot) -> tuple[Any, ...]:
     """Slots with equal ones plan alike; some methods treat early and late blocks differently."""
     planner = slot.planner
-    return planner.grid, planner.level, planner.op, slot.tail, round(planner.depth)
+    return planner.grid, planner.level, slot.tail, round(planner.depth)
 
 
 def _like(site: Site) -> tuple[Any, ...]:

@@ -225,8 +225,6 @@ class PatchedModel:
         """Drop what was kept of the last picture: every picture is drawn as if it were the first."""
         for _, site in self.sites:
             site.last.clear()
-        for slot in self.slots:
-            slot.planner.suitable = None
 
     def _forget_answers(self, slot: Slot) -> None:
         for _, site in self.sites:
@@ -357,7 +355,7 @@ class PatchedModel:
 
     def _twin(self, arguments: dict[str, Any], dtype: torch.dtype) -> PatchedModel:
         """The model on the meta device, patched alike, and told of a call; it merges nothing yet."""
-        always, nothing = replace(self.given, start=0, stop=None), replace(self.method, ratio=0.0)
+        always, nothing = replace(self.given, start=0), replace(self.method, ratio=0.0)
         twin = PatchedModel(self.name, twin_of(self.model, dtype), nothing, always, guarded=False)
         twin.family = replace(self.family, scene=lambda *_: self.scene)  # which may be read off real tensors
         twin._warned = self._warned  # what it would say is ours to say

@@ -83,10 +83,9 @@ class Planner:
         moment: Moment,
         level: int,
         depth: float = 1.0,
-        op: str | None = None,
     ) -> None:
         self.method, self.schedule, self.moment = method, schedule, moment
-        self.level, self.depth, self.op = level, depth, op
+        self.level, self.depth = level, depth
         self.whole: Grid | None = None  # of the image
         self.grid: Grid | None = None  # of the tokens at hand: the same, unless several processes share them
         self.order: Layout | None = None  # that tokens come in; None: raster order
@@ -96,32 +95,17 @@ class Planner:
         self.weights_made = 0
         self.last: Plan | None = None
         self.watcher: Watcher | None = None
-        self.suitable: float | None = None  # ratio that the tokens seen last can spare, where a method looks at that
 
     def ratio(self) -> float:
-        """Share of tokens to remove now."""
-        return self.settled_ratio() if self.suitable is None else self._scheduled(self.suitable)
+        """Share of tokens to remove."""
+        return self.schedule.ratio(self.method.ratio, self.level)
 
-    def settled_ratio(self) -> float:
-        """The same by the settings alone, whatever the tokens are like."""
-        return self._scheduled(self.method.ratio)
-
-    def _scheduled(self, own: float) -> float:
-        tick = self.moment.tick
-        return self.schedule.ratio(own, tick.step, self.level, tick.total, self.op)
-
-    def current(self, tokens: Tensor, static: bool = False) -> Plan:
-        """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due.
-
-        With ``static`` (compiled code) it has the shapes of :meth:`ratio` as it was before the tokens were seen; what
-        they can spare holds from the next call on.
-        """
+    def current(self, tokens: Tensor) -> Plan:
+        """The plan for this call; ``tokens`` ``(B, N + tail, C)`` are looked at only if something is due."""
         assert self.grid is not None
-        turn, ratio = self._turn(), self.ratio()
+        turn, key = self._turn(), (self.grid, tokens.shape[0], tokens.dtype, tokens.device, self.ratio())
         image = tokens[:, : self.grid.tokens].detach()
-        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), self._key(tokens, ratio), image)
-        if self.ratio() != ratio and not static:
-            self.kept[turn] = self._selected(self._key(tokens, self.ratio()), image)
+        self.kept[turn] = self._renewed(self.kept.get(turn), self.kept.get(0), key, image)
         self.last = self.kept[turn].plan
         if self.watcher is not None:
             self.watcher(self, self._in_raster_order(image))
@@ -137,9 +121,6 @@ class Planner:
 
     def _in_raster_order(self, image: Tensor) -> Tensor:
         return image if self.order is None else self.order.restore(image)
-
-    def _key(self, tokens: Tensor, ratio: float) -> tuple[Any, ...]:
-        return (self.grid, tokens.shape[0], tokens.dtype, tokens.device, ratio)
 
     def _renewed(self, own: Kept | None, first: Kept | None, key: tuple[Any, ...], image: Tensor) -> Kept:
         """Later passes of a step take the destinations of its first, and weigh them by their own tokens."""
@@ -162,7 +143,6 @@ class Planner:
         passes = self.moment.passes if len(tokens) % self.moment.passes == 0 else 1
         dice, ratio = self.moment.dice.generator, key[-1]
         plan = self.method.plan(tokens, self.grid, ratio=ratio, passes=passes, generator=dice, depth=self.depth)
-        self.suitable = self.method.suitable_ratio(tokens, self.grid, passes=passes)
         step = self.moment.tick.step
         return Kept(plan, key, step, step)
 

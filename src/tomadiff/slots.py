@@ -150,7 +150,7 @@ def renewed_state(tokens: Tensor, handle: Tensor, state: list[Tensor]) -> list[T
 
     ``state`` tells the shapes; ``handle`` is a tensor, because a number would be compiled in.
     """
-    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens, static=True).state]
+    return [tensor.clone() for tensor in _SLOTS[int(handle)].planner.current(tokens).state]
 
 
 @renewed_state.register_fake

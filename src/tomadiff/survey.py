@@ -86,11 +86,9 @@ class Survey:
             return
         key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
         for call in calls_to_wrap(module, described, self.method):
-            op = call.kind if call.kind in self.schedule.ops else None
-            name = key if op is None else f"{key}, {op.replace('_', ' ')}"
-            slot = self._known.get(name) or self._new_slot(name, level, stack.depth, place / total, op)
-            leads = name not in self._known
-            self._known[name] = slot
+            slot = self._known.get(key) or self._new_slot(key, level, stack.depth, place / total)
+            leads = key not in self._known
+            self._known[key] = slot
             stack_slots = self.homes.setdefault(stack.home, [])
             if slot not in stack_slots:
                 stack_slots.append(slot)
@@ -98,9 +96,9 @@ class Survey:
             site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint)
             self.sites.append((call.module, site))
 
-    def _new_slot(self, name: str, level: int, depth: int, progress: float, op: str | None) -> Slot:
+    def _new_slot(self, name: str, level: int, depth: int, progress: float) -> Slot:
         method = shared(self.method, self.family)
-        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress, op))
+        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress))
         slot.warn = self.warn
         self.slots.append(slot)
         self.depths[name] = depth

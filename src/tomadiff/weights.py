@@ -21,7 +21,6 @@ from tomadiff.plan import Destinations, MergePlan, Share, by_group, group_count
 from tomadiff.select import Selection, Selector, as_cosines, cosines, inner_products
 from tomadiff.unmerging import PULL, Unmerge, unmerge_matrix
 
-Logits = Literal["cosine", "dot"]
 Quota = Literal["equal", "shared"]
 
 
@@ -40,6 +39,7 @@ class Seen:
 
 NOTHING = Seen()
 
+TEMPERATURE = 1e-3  # of the softmax over cosines, as in the authors' released code
 _LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
 
@@ -112,20 +112,6 @@ def _similarity(cosine: Tensor, groups: int) -> Tensor:
     return (by_group(cosine, groups).mean(0).flatten(0, 1) + 1) / 2
 
 
-def coverage_by_count(
-    tokens: Tensor, grid: Grid, regions: Regions, selector: Selector, share: Share = "sample", passes: int = 1
-) -> list[float]:
-    """Coverage of ``tokens`` ``(B, N, C)`` with one destination per region, with two, and so on, equally many each.
-
-    Greedy choices are nested: one run to the end tells all of them. Reading the result waits for the GPU.
-    """
-    layout, groups = regions.layout(grid, tokens.device), group_count(tokens.shape[0], share, passes)
-    _, cosine, mask = _compared(tokens, layout, groups)
-    gains = selector(_similarity(cosine, groups), layout.smallest, mask).gains.clamp_min(0)
-    by_count = gains.sum(0).cumsum(0) / mask.sum().clamp_min(1)
-    return [float(coverage) for coverage in by_count]
-
-
 def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> Destinations:
     """The same destinations, seen from larger regions that each hold equally many of the old ones."""
     old, new = chosen.layout, regions.layout(chosen.layout.grid, chosen.layout.index.device)
@@ -154,34 +140,30 @@ def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | Non
 def weigh(
     tokens: Tensor,
     chosen: Destinations,
-    temperature: float = 1e-3,
-    logits: Logits = "cosine",
     unmerge: Unmerge = "transpose",
     seen: Seen = NOTHING,
     kernels: Choice = "auto",
+    temperature: float = TEMPERATURE,
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
     ``seen`` spares what is known already. ``kernels`` says whether plain torch makes and
     uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
     """
-    layout, plain = chosen.layout, _without_kernel(tokens, chosen, logits, unmerge)
+    layout, plain = chosen.layout, _without_kernel(tokens, chosen, unmerge)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
     fits, cosine, products, kept = unmerge == "least-squares", seen.cosine, seen.products, None
-    parts = layout.split(tokens) if cosine is None or logits == "dot" or (fits and products is None) else None
     if fits and products is None:
-        assert parts is not None
-        products, lengths = inner_products(parts)
+        products, lengths = inner_products(layout.split(tokens))
         cosine, _ = as_cosines(_rows_of(products, chosen.places), lengths, chosen.places)
     elif cosine is None:
-        assert parts is not None
-        cosine, _ = cosines(parts, chosen.places)
-    affinity = cosine if parts is None or logits == "cosine" else _dot_products(parts, chosen.places)
+        cosine, _ = cosines(layout.split(tokens), chosen.places)
+    logits = cosine / temperature
     if chosen.rows is not None:
         kept = is_kept(chosen.rows, chosen.places[0].numel()).view(chosen.places.shape)[..., None]
-        cosine, affinity = cosine.masked_fill(~kept, -1.0), affinity.masked_fill(~kept, float("-inf"))
-    weights = _weights(affinity / temperature, layout.mask)
+        cosine, logits = cosine.masked_fill(~kept, -1.0), logits.masked_fill(~kept, float("-inf"))
+    weights = _weights(logits, layout.mask)
     mass = weights.sum(-1)
     own = torch.zeros_like(weights).scatter_(-1, chosen.places[..., None], 1.0)
     merge = _normalised(weights, mass, own)
@@ -200,14 +182,12 @@ def weigh(
     return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(tokens: Tensor, chosen: Destinations, logits: Logits, unmerge: Unmerge) -> str | None:
+def _without_kernel(tokens: Tensor, chosen: Destinations, unmerge: Unmerge) -> str | None:
     """What only plain torch can do, in words."""
     if chosen.rows is not None:
         return "quota='shared'"
     if tokens.requires_grad and torch.is_grad_enabled():
         return "gradients of weights"
-    if logits != "cosine":
-        return f"logits={logits!r}"
     return None if unmerge == "transpose" else f"unmerge={unmerge!r}"
 
 
@@ -232,7 +212,6 @@ def local_plan(
     layout: Layout,
     count: int,
     groups: int,
-    temperature: float,
     unmerge: Unmerge,
     places: Tensor | None = None,
 ) -> MergePlan:
@@ -243,13 +222,12 @@ def local_plan(
         layout: the regions.
         count: destinations of each.
         groups: of samples that share their destinations.
-        temperature: as :func:`weigh` has it.
         unmerge: ``"transpose"`` or ``"least-squares"``.
         places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
     """
     alone, pull = groups if places is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
     found, merge, spread, mass, near = fast.local_plan(
-        tokens, layout.index, layout.mask, places, alone, count, temperature, pull
+        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull
     )
     coverage = near.sum(-1) / layout.grid.tokens
     return MergePlan(layout, found, merge, spread, mass.flatten(1), coverage, groups == 1, fused=True)
@@ -262,14 +240,6 @@ def _weights(logits: Tensor, mask: Tensor) -> Tensor:
     product with them many times slower on a CPU.
     """
     return torch.nn.functional.threshold(torch.softmax(logits, dim=-2), _NEGLIGIBLE, 0.0) * mask[:, None, :]
-
-
-def _dot_products(parts: Tensor, places: Tensor) -> Tensor:
-    """The paper's equation 6: raw inner products ``(B, R, k, L)``; non-finite tokens count as zero."""
-    clean = torch.where(parts.isfinite().all(-1, keepdim=True), parts.float(), 0.0)
-    picked = clean.gather(2, places[..., None].expand(*places.shape, clean.shape[-1]))
-    largest = torch.finfo(torch.float32).max / 1e6  # so that no temperature makes it infinite
-    return torch.matmul(picked, clean.transpose(-1, -2)).nan_to_num(0.0, largest, -largest).clamp(-largest, largest)
 
 
 def _normalised(weights: Tensor, mass: Tensor, own: Tensor) -> Tensor:

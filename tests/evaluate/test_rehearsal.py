@@ -51,13 +51,12 @@ def test_a_count_is_what_drawing_takes(family: str, variant: Variant) -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule(1, 1, ratio_from={0: 0.0, 1: 0.25, 2: 0.75}),
-        Schedule(2, 1, start=1, ratio_at_level={1: 0.75}, ratio_at_op={"feed_forward": 0.25}),
+        Schedule(2, 1, start=1, ratio_at_level={1: 0.75}),
         Schedule(1, 1, reuse_every=2),
         Schedule(1, 1, start=1, reuse_every=3, reuse_from=1),
     ],
 )
-def test_ratios_of_steps_levels_and_ops_count(schedule: Schedule) -> None:
+def test_ratios_of_levels_count(schedule: Schedule) -> None:
     tiny, call = made("sdxl")
     candidate = Candidate("varying", ToMA.paper(0.5), schedule)
     assert rehearse(tiny.pipe, QUESTION, call).flops(candidate) == drawn_flops(tiny, call, candidate)

@@ -48,7 +48,7 @@ def test_auto_leaves_to_torch_what_kernels_cannot_do(monkeypatch: pytest.MonkeyP
     assert not kernels.fused("torch", device, torch.float16, 256)
     assert not kernels.fused("auto", device, torch.float64, 16)
     assert not kernels.fused("auto", device, torch.float16, 257)
-    assert not kernels.fused("auto", device, torch.float16, 16, missing="logits='dot'")
+    assert not kernels.fused("auto", device, torch.float16, 16, missing="unmerge='x'")
 
 
 def test_insisting_without_triton_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,7 @@ def test_insisting_where_they_cannot_run_says_why(monkeypatch: pytest.MonkeyPatc
         kernels.fused("triton", torch.device("cuda"), torch.float64, 16)
 
 
-@pytest.mark.parametrize(
-    "setting", [{"selector": "random"}, {"logits": "dot"}, {"unmerge": "pseudo-inverse"}], ids=lambda item: str(item)
-)
+@pytest.mark.parametrize("setting", [{"selector": "random"}, {"unmerge": "pseudo-inverse"}], ids=lambda item: str(item))
 def test_insisting_on_kernels_that_do_not_exist_is_refused_at_once(setting: dict[str, str]) -> None:
     assert ToMA.tile(0.5, **setting).kernels == "auto"  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="There is no kernel for"):
@@ -91,7 +89,7 @@ def test_settings_without_a_kernel_are_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kernels, "_obstacle", lambda device: None)
     tokens = torch.randn(1, 63, 4)
     chosen = ToMA.tile(0.5).plan(tokens, GRID).chosen
-    for given in ({"logits": "dot"}, {"unmerge": "pseudo-inverse"}):
+    for given in ({"unmerge": "pseudo-inverse"},):
         with pytest.raises(SettingError, match=f"no kernel for {next(iter(given))}="):
             weigh(tokens, chosen, kernels="triton", **given)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="no kernel for gradients"):

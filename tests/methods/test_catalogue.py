@@ -28,5 +28,5 @@ def test_the_papers_rows_differ_from_each_other(name: str) -> None:
     method, schedule = named(name, 0.5)
     plan = method.plan(torch.randn(1, GRID.tokens, 16), GRID)
     assert plan.kept == GRID.tokens // 2
-    assert (method.temperature, method.logits, method.ratio) == (1e-3, "cosine", 0.5)
+    assert method.ratio == 0.5
     assert (method, schedule) not in [named(other, 0.5) for other in PAPER if other != name]

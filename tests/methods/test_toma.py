@@ -18,8 +18,6 @@ from tomadiff.select import SaturatedCoverage, submodular
         ({"ratio": "half"}, "share of tokens removed"),
         ({"regions": 4}, r"Tiles\(4\)"),
         ({"attention_regions": "whole"}, r"Whole\(\)"),
-        ({"temperature": 0.0}, "1e-6"),
-        ({"logits": "cos"}, "'cosine', 'dot'"),
         ({"unmerge": "inverse"}, "'pseudo-inverse'"),
         ({"selector": "best"}, "'facility_location'"),
         ({"span": "layer"}, "'op', 'block'"),
@@ -48,7 +46,7 @@ def test_settings_are_frozen_hashable_and_replaceable() -> None:
 
 def test_paper_settings() -> None:
     paper = ToMA.paper(0.75)
-    assert (paper.regions, paper.attention_regions, paper.temperature) == (Tiles(4), None, 1e-3)
+    assert (paper.regions, paper.attention_regions) == (Tiles(4), None)
     assert (paper.ratio, paper.span, paper.scope, paper.unmerge) == (0.75, "op", "level", "transpose")
 
 

@@ -60,22 +60,16 @@ class Rehearsal:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
         method, schedule = made[0], made[1].completed_by(made[0].schedule)
         due = due_at(schedule, self.steps)
-        at_step = [self._ratios_at(step, _in_plain_torch(method), schedule) for step in range(self.steps)]
+        plain, ratios = _in_plain_torch(method), Schedule(ratio_at_level=schedule.ratio_at_level)
         steps = [self._step(place) for place in range(len(self.calls))]
         calls = zip(self.calls, steps, strict=True)
         reused = [schedule.reuses_at(step, self.steps) for step in range(self.steps)]
         return float(
             sum(
-                self._reused(shapes, method) if reused[step] else self._kinds(shapes, *at_step[step])[due[step]]
+                self._reused(shapes, method) if reused[step] else self._kinds(shapes, plain, ratios)[due[step]]
                 for shapes, step in calls
             )
         )
-
-    def _ratios_at(self, step: int, method: Method, schedule: Schedule) -> tuple[Method, Schedule]:
-        """What merges how much at a step, and nothing of when: steps and schedules that agree share a count."""
-        levels, ops = schedule.ratio_at_level, schedule.ratio_at_op
-        ratio = replace(schedule, ratio_at_level=(), ratio_at_op=()).ratio(method.ratio, step, total=self.steps)
-        return replace(method, ratio=ratio), Schedule(ratio_at_level=levels, ratio_at_op=ops)
 
     def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
         """Operations by what is due."""

@@ -100,10 +100,6 @@ class Method(Settings):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how to plan.")
 
-    def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:  # noqa: ARG002
-        """The share that these ``tokens`` ``(B, N, C)`` can spare; ``None``: the settings decide, whatever they are."""
-        return None
-
     def reweigh(self, plan: Any, tokens: Tensor, *, depth: float = 1.0) -> Plan:  # noqa: ARG002 - for those who look
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
         kept: Plan = plan

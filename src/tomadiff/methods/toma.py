@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,31 +16,21 @@ from tomadiff.methods.base import Method, Scope
 from tomadiff.plan import Destinations, MergePlan, group_count
 from tomadiff.schedule import Schedule
 from tomadiff.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
-from tomadiff.settings import Rule
 from tomadiff.unmerging import Unmerge
 from tomadiff.weights import (
     NOTHING,
-    Logits,
     Quota,
     Seen,
     choose_destinations,
-    coverage_by_count,
     fits_in_one_launch,
     kept_per_region,
     local_plan,
     weigh,
 )
 
-RATIOS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
-"""What a coverage target chooses from: few, so that compiled code has few shapes to know."""
-
-Temperature = Annotated[float, Rule("choose 1e-6 to 1e6 (paper: 1e-3)", lambda value: 1e-6 <= value <= 1e6)]
-Coverage = Annotated[float, Rule("choose above 0 and below 1, such as 0.97", lambda value: 0 < value < 1)]
-
 _WITH_KERNELS = {
     "selector": ("facility_location",),
     "quota": ("equal",),
-    "logits": ("cosine",),
     "unmerge": ("least-squares", "transpose"),
 }
 
@@ -56,9 +46,6 @@ class ToMA(Method):
     What matters most:
         ``ratio``: share of tokens removed.
         ``regions``: where destinations are chosen; ``Tiles(4)`` is the paper's 256 tiles on 4096 tokens.
-        ``coverage``: instead of a ratio, how similar (0 to 1) tokens must be to their nearest destination on average,
-            if those are chosen by facility location. Every time destinations are chosen, the largest ratio that still
-            meets it is taken, out of a few.
 
     To tinker with (and see :class:`~tomadiff.methods.base.Method` for what all methods share):
 
@@ -67,8 +54,6 @@ class ToMA(Method):
         attention_regions: where tokens merge; ``None`` means the selection regions, ``Whole()`` the full grid.
         quota: ``"equal"`` keeps equally many tokens in every region, as the paper does; ``"shared"`` keeps more of them
             where tokens differ and fewer where they are alike, equally many in all.
-        temperature: of the softmax; towards 0 every token joins its nearest destination alone.
-        logits: ``"cosine"``, or the raw inner products of the paper's equation 6 (``"dot"``).
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
             ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
@@ -80,12 +65,9 @@ class ToMA(Method):
     regions: AnyRegions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
     attention_regions: AnyRegions | None = None
     quota: Quota = "equal"
-    temperature: Temperature = 1e-3
-    logits: Logits = "cosine"
     unmerge: Unmerge = "least-squares"
     selector: AnySelector = "facility_location"
     scope: Scope = "block"
-    coverage: Coverage | None = None
     kernels: Choice = "auto"
 
     def __post_init__(self) -> None:
@@ -118,8 +100,8 @@ class ToMA(Method):
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's settings by one name, whatever our own defaults are: plans shared, results copied back."""
         return cls(
-            ratio, regions=Tiles(4), attention_regions=None, quota="equal", temperature=1e-3, logits="cosine",
-            unmerge="transpose", selector="facility_location", span="op", scope="level",
+            ratio, regions=Tiles(4), attention_regions=None, quota="equal", unmerge="transpose",
+            selector="facility_location", span="op", scope="level",
         )  # fmt: skip
 
     @classmethod
@@ -175,7 +157,7 @@ class ToMA(Method):
             if self._plans_at_once(tokens, layout):
                 groups = group_count(tokens.shape[0], self.share, passes)
                 count = kept_per_region(ratio, layout)
-                return local_plan(tokens, layout, count, groups, self.temperature, self.unmerge)
+                return local_plan(tokens, layout, count, groups, self.unmerge)
             chosen, seen = choose_destinations(
                 tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
             )
@@ -189,18 +171,6 @@ class ToMA(Method):
         """Whether one kernel makes the whole plan."""
         has_kernel = all(getattr(self, name) in values for name, values in _WITH_KERNELS.items())
         return has_kernel and self._is_local and fits_in_one_launch(self.kernels, tokens, layout)
-
-    def suitable_ratio(self, tokens: Tensor, grid: Grid, *, passes: int = 1) -> float | None:
-        """See :meth:`Method.suitable_ratio`: the largest of :data:`RATIOS` that meets the coverage target."""
-        if self.coverage is None:
-            return None
-        _require_tokens(tokens, grid)
-        with torch.no_grad():
-            best = facility_location_with(self.kernels)
-            reached = coverage_by_count(tokens, grid, self.regions, best, self.share, passes)
-        layout = self.regions.layout(grid)
-        enough = [ratio for ratio in RATIOS if reached[kept_per_region(ratio, layout) - 1] >= self.coverage]
-        return max(enough, default=min(RATIOS))
 
     def _selector(self, generator: torch.Generator | None) -> Selector:
         if self.selector == "random":
@@ -222,11 +192,11 @@ class ToMA(Method):
         with torch.no_grad():
             if self._plans_at_once(tokens, chosen.layout):
                 groups, count = 1 if chosen.shared else len(tokens), chosen.places.shape[-1]
-                return local_plan(tokens, chosen.layout, count, groups, self.temperature, self.unmerge, chosen.places)
+                return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.places)
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
-        return weigh(tokens, chosen, self.temperature, self.logits, self.unmerge, seen, self.kernels)
+        return weigh(tokens, chosen, self.unmerge, seen, self.kernels)
 
 
 def _require_tokens(tokens: Tensor, grid: Grid) -> None:

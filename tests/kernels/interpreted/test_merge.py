@@ -23,7 +23,7 @@ CASES = [  # regions of 9, 16, 25, 64, 100 and 256 tokens, and some that grids c
 
 def plans(grid: Grid, regions: Regions, tokens: Tensor) -> tuple[MergePlan, MergePlan]:
     """The same matrices, once for kernels and once for plain torch."""
-    slow = ToMA.tile(0.5, regions=regions, selector="strided", temperature=0.1, kernels="torch").plan(tokens, grid)
+    slow = ToMA.tile(0.5, regions=regions, selector="strided", kernels="torch").plan(tokens, grid)
     fast = MergePlan(**{**slow.__dict__, "fused": True})
     return fast, slow
 

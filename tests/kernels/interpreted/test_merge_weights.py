@@ -44,7 +44,8 @@ def test_it_weighs_as_plain_torch_does(grid: Grid, regions: Regions, known: bool
     tokens = torch.randn(1, grid.tokens, 20)
     chosen, seen = destinations(tokens, grid, regions, 0.5)
     fast, slow = (
-        weigh(tokens, chosen, 0.1, seen=seen if known else NOTHING, kernels=way) for way in ("triton", "torch")
+        weigh(tokens, chosen, temperature=0.1, seen=seen if known else NOTHING, kernels=way)
+        for way in ("triton", "torch")
     )
     assert_same_plan(fast, slow, torch.float32)
 
@@ -55,7 +56,8 @@ def test_every_dtype_is_weighed_in_float32(dtype: torch.dtype, known: bool) -> N
     grid, tokens = Grid(7, 9), torch.randn(2, 63, 36).to(dtype)
     chosen, seen = destinations(tokens, grid, Tiles(4), 0.6)
     fast, slow = (
-        weigh(tokens, chosen, 0.2, seen=seen if known else NOTHING, kernels=way) for way in ("triton", "torch")
+        weigh(tokens, chosen, temperature=0.2, seen=seen if known else NOTHING, kernels=way)
+        for way in ("triton", "torch")
     )
     assert_same_plan(fast, slow, dtype)
 
@@ -63,7 +65,7 @@ def test_every_dtype_is_weighed_in_float32(dtype: torch.dtype, known: bool) -> N
 def test_a_sharp_softmax_leaves_exact_zeros() -> None:
     grid, tokens = Grid(4, 4), torch.randn(1, 16, 8)
     chosen, seen = destinations(tokens, grid, Tiles(4), 0.5)
-    fast, slow = (weigh(tokens, chosen, 1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
+    fast, slow = (weigh(tokens, chosen, temperature=1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
     assert torch.equal(fast.unmerge_matrix == 0, slow.unmerge_matrix == 0)
     assert float(fast.unmerge_matrix[fast.unmerge_matrix > 0].min()) > 1e-9
@@ -73,7 +75,7 @@ def test_zero_and_broken_tokens_stay_in_their_place() -> None:
     grid, tokens = Grid(4, 8), torch.randn(1, 32, 8)
     tokens[0, 1], tokens[0, 9], tokens[0, 18], tokens[0, 30] = 0.0, float("nan"), float("inf"), 3e38
     chosen, _ = destinations(tokens, grid, Tiles(4), 0.5)
-    fast, slow = (weigh(tokens, chosen, 0.1, kernels=way) for way in ("triton", "torch"))
+    fast, slow = (weigh(tokens, chosen, temperature=0.1, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
     assert bool(fast.merge_matrix.isfinite().all())
 
@@ -83,7 +85,7 @@ def test_a_destination_of_no_mass_stands_for_itself() -> None:
     chosen, seen = destinations(tokens, grid, Tiles(4), 0.75)
     assert seen.cosine is not None
     seen.cosine[:, :, 2] = -1.0  # nobody is like the third destination, not even itself
-    fast, slow = (weigh(tokens, chosen, 1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
+    fast, slow = (weigh(tokens, chosen, temperature=1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
     assert fast.merge_matrix[0, 0, 2].argmax() == chosen.places[0, 0, 2]
     assert fast.merge_matrix[0, 0, 2].sum() == 1
@@ -93,7 +95,7 @@ def test_tokens_may_be_part_of_a_longer_sequence() -> None:
     grid, longer = Grid(4, 8), torch.randn(2, 40, 12)
     tokens = longer[:, :32]
     chosen, _ = destinations(tokens, grid, Tiles(4), 0.5)
-    fast, slow = (weigh(tokens, chosen, 0.1, kernels=way) for way in ("triton", "torch"))
+    fast, slow = (weigh(tokens, chosen, temperature=0.1, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
 
 
