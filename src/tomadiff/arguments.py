@@ -1,4 +1,4 @@
-"""What the other arguments of a call become when its tokens merge: rotary tables lose rows."""
+"""What the other arguments of a call become when its tokens merge: rotary tables lose rows, keys get a bias."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from tomadiff.allotment import AllottedPlan
+from tomadiff.plan import MergePlan, repeat_to
 from tomadiff.slots import Slot
+
+_SMALLEST = 1e-3  # a merged token that nobody joined still has a key
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,43 @@ class Rotary:
     text_first: bool = False
 
 
+KeyBias = Literal["attention_mask", "joint_attention_kwargs"]
+"""The keyword argument of a call that takes a bias of its keys, or a dictionary with it."""
+
+
 def for_merged(
-    slot: Slot, rotary: Rotary | None, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    slot: Slot,
+    rotary: Rotary | None,
+    key_bias: KeyBias | None,
+    tokens: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``: rotary rows are picked."""
-    if rotary is None:
+    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
+    if rotary is not None:
+        args, kwargs = _with_picked_rows(slot, rotary, tokens, args, kwargs)
+    text = kwargs.get("encoder_hidden_states")
+    if key_bias is None or not slot.proportional or text is None:
         return args, kwargs
+    bias = {"attention_mask": _sizes_of_keys(slot, tokens, text.shape[1])}
+    if key_bias == "attention_mask":
+        return args, {**kwargs, **bias}
+    return args, {**kwargs, key_bias: {**(kwargs.get(key_bias) or {}), **bias}}
+
+
+def _sizes_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
+    """``(B, 1, 1, text + K + tail)`` for proportional attention: the logarithm of how many tokens a key stands for."""
+    plan = slot.plan
+    assert isinstance(plan, MergePlan | AllottedPlan)
+    sizes = plan.mass if plan.batch == 1 else repeat_to(plan.mass, tokens.shape[0])
+    bias = torch.nn.functional.pad(sizes.clamp_min(_SMALLEST).log(), (text, slot.tail))
+    return bias[:, None, None].to(tokens.dtype)
+
+
+def _with_picked_rows(
+    slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's arguments with rotary rows picked by destination."""
     if kwargs.get(rotary.argument) is not None:
         return args, {**kwargs, rotary.argument: picked_rows(slot, rotary, tokens, kwargs[rotary.argument])}
     place = rotary.position

@@ -252,6 +252,7 @@ class PatchedModel:
             scale = Scale.of(image, call["encoder_hidden_states"], self._dtype(image), arranged)
             merges = scale is None or self.guard.admits(slot, scale)
         slot.active = merges and self.schedule.merges_at(tick.step, tick.total)
+        slot.proportional = planner.method.is_proportional and self.family.takes_bias(self.model)
         if slot.active:
             parts = processes(self.model)
             if parts > 1 and grid is not None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tomadiff.arguments import Rotary, for_merged
+from tomadiff.arguments import KeyBias, Rotary, for_merged
 from tomadiff.errors import PatchError
 from tomadiff.grid import Layout
 from tomadiff.inject import DATA
@@ -38,6 +38,7 @@ class Site:
         rotary: its rotary tables, if it has any.
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
+        key_bias: how it takes a bias of its keys, if it does.
         inner: set by :func:`tomadiff.inject.inject`.
         last: what it gave last, by pass of the step, for those who reuse it.
         pays: whether merging is expected to save time here; see :mod:`tomadiff.guard`.
@@ -50,6 +51,7 @@ class Site:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    key_bias: KeyBias | None = None
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
     last: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -69,7 +71,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     site: Site = getattr(self, DATA)
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.slot, site.rotary, hidden_states, args, kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, site.key_bias, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
     return _map_outputs(site, site.inner(self, merged, *args, **kwargs), site.slot.unmerge)
 
@@ -80,7 +82,7 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     slot = site.slot
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.slot, site.rotary, hidden_states, args, kwargs)
+    args, kwargs = for_merged(site.slot, site.rotary, site.key_bias, hidden_states, args, kwargs)
     merged = slot.merge(hidden_states)
 
     def added(image: Tensor) -> Tensor:

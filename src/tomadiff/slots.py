@@ -33,6 +33,7 @@ class Slot:
         trains: whether gradients of the model's weights are wanted.
         turn: which pass of the step the call is.
         reuses: whether ops give again what they gave last.
+        proportional: whether keys of merged tokens count for as many tokens as they stand for.
         planner: makes plans; never touched by compiled code.
     """
 
@@ -41,7 +42,7 @@ class Slot:
         self.plan: Plan | None = None
         self.active = False
         self.tail = self.batch = self.turn = 0
-        self.trains = self.reuses = False
+        self.trains = self.reuses = self.proportional = False
         self.planner = planner
         self.bypassed: dict[str, int] = {}
         self._renewed_for: Tick | None = None

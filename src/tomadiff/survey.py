@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from torch import nn
 
@@ -93,11 +94,11 @@ class Survey:
             if slot not in stack_slots:
                 stack_slots.append(slot)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint)
+            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint, call.key_bias)
             self.sites.append((call.module, site))
 
     def _new_slot(self, name: str, level: int, depth: int, progress: float) -> Slot:
-        method = shared(self.method, self.family)
+        method = settled(self.method, self.family)
         slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress))
         slot.warn = self.warn
         self.slots.append(slot)
@@ -105,6 +106,11 @@ class Survey:
         return slot
 
 
-def shared(method: Method, family: Family) -> Method:
-    """``method`` with destinations shared as the family needs it."""
-    return method if family.share is None else replace(method, share=family.share)
+def settled(method: Method, family: Family) -> Method:
+    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family."""
+    known = {one.name for one in fields(method)}
+    chosen: dict[str, Any] = {} if family.share is None else {"share": family.share}
+    chosen |= {
+        name: value for name, value in family.defaults.items() if name in known and getattr(method, name) is None
+    }
+    return replace(method, **chosen)

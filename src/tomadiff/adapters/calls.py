@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from tomadiff.adapters.family import Block, Op
-from tomadiff.arguments import Rotary
+from tomadiff.arguments import KeyBias, Rotary
 from tomadiff.methods.base import Method
 from tomadiff.sites import OpKind
 
@@ -24,6 +24,7 @@ class Wrapped:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    key_bias: KeyBias | None = None
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
@@ -31,7 +32,7 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif method.span == "block" or not described.ops:
-        yield Wrapped(block, "block", "", described.rotary, described.outputs)
+        yield Wrapped(block, "block", "", described.rotary, described.outputs, key_bias=described.key_bias)
     else:
         if method.plans_from == "block":
             yield Wrapped(block, "plan")
@@ -44,4 +45,4 @@ def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], poole
         module = getattr(block, op.path, None)
         if isinstance(module, nn.Module) and op.kind in kinds:
             kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
-            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint)
+            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint, op.key_bias)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tomadiff.arguments import Rotary
+from tomadiff.arguments import KeyBias, Rotary
 from tomadiff.grid import Grid
 from tomadiff.plan import Share
 from tomadiff.sites import OpKind
@@ -26,6 +26,7 @@ class Op:
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
         joint: whether it is attention of the joint kind, over text and image.
+        key_bias: how it takes a bias of its keys, if it does.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Op:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
+    key_bias: KeyBias | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Block:
         rotary: rotary tables that the block itself is given.
         outputs: which items are image-length where the block returns a tuple.
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
+        key_bias: how the whole block takes a bias of its attention's keys, if it does.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Block:
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     pooled: tuple[Op, ...] = ()
+    key_bias: KeyBias | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,11 @@ def order_matters(_: nn.Module, __: Call) -> bool:
     return True
 
 
+def takes_no_bias(_: nn.Module) -> bool:
+    """Most processors ignore a mask; see :attr:`Family.takes_bias`."""
+    return False
+
+
 @dataclass(frozen=True)
 class Family:
     """Everything that tomadiff knows about a kind of model.
@@ -131,8 +140,10 @@ class Family:
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
         share: forced where rotary tables have no batch axis.
+        defaults: settings that suit the family, for methods that have them and leave them open.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
+        takes_bias: whether attention of a model, as it runs now, takes a bias of its keys.
         note: what a user should know.
     """
 
@@ -145,7 +156,9 @@ class Family:
     pipelines: tuple[str, ...] = ()
     skip: float = 0.0
     share: Share | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
+    takes_bias: Callable[[nn.Module], bool] = field(default=takes_no_bias, repr=False)
     note: str = ""
 
     def block(self, module: nn.Module) -> Block | None:

@@ -13,6 +13,7 @@ from tomadiff.arguments import Rotary
 from tomadiff.grid import Grid
 
 ROTARY = Rotary("image_rotary_emb", axis=0, text_first=True)
+_TAKE_MASKS = ("native", "_native_efficient", "_native_math", "flex", "xformers")
 
 
 def scene(_: nn.Module, call: Call) -> Scene | None:
@@ -48,6 +49,15 @@ def _decode(ids: Tensor) -> Scene | None:
     return Scene.flat(Grid(height, width), tail=len(ids) - own) if ordered else None
 
 
+def takes_bias(model: Any) -> bool:
+    """Whether the backend that attention runs on takes a mask; Flash, Sage and others refuse one."""
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+    blocks = [*model.transformer_blocks, *model.single_transformer_blocks]
+    chosen = getattr(blocks[0].attn.processor, "_attention_backend", None)
+    return (chosen or Registry.get_active_backend()[0]) in _TAKE_MASKS
+
+
 FAMILY = Family(
     name="flux",
     title="Flux.1",
@@ -55,14 +65,19 @@ FAMILY = Family(
     blocks=(
         Block(
             "FluxTransformerBlock",
-            ops=(Op("attn", "attention", ROTARY, (0, 2), joint=True), Op("ff", "feed_forward")),
+            ops=(
+                Op("attn", "attention", ROTARY, (0, 2), joint=True, key_bias="attention_mask"),
+                Op("ff", "feed_forward"),
+            ),
             rotary=ROTARY,
             outputs=(1,),
+            key_bias="joint_attention_kwargs",
         ),
         Block(
             "FluxSingleTransformerBlock",
             rotary=ROTARY,
             outputs=(1,),
+            key_bias="joint_attention_kwargs",
             pooled=(Op("attn", "attention", ROTARY, joint=True),),
         ),
     ),
@@ -71,5 +86,7 @@ FAMILY = Family(
     pipelines=("FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxKontextPipeline"),
     skip=10 / 57,
     share="batch",
+    defaults={"quota": "shared", "proportional": True},  # see docs/method.md
+    takes_bias=takes_bias,
     note="reference tokens of Kontext stay unmerged",
 )

@@ -78,6 +78,11 @@ class Method(Settings):
         """Regions that plans keep to, so that each may be planned apart; ``None``: all tokens matter to all."""
         return None
 
+    @property
+    def is_proportional(self) -> bool:
+        """Whether keys of merged tokens count for as many tokens as they stand for, where attention allows it."""
+        return False
+
     def plan(
         self,
         tokens: Tensor,

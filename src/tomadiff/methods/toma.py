@@ -30,7 +30,7 @@ from tomadiff.weights import (
 
 _WITH_KERNELS = {
     "selector": ("facility_location",),
-    "quota": ("equal",),
+    "quota": ("equal", None),
     "unmerge": ("least-squares", "transpose"),
 }
 
@@ -53,7 +53,11 @@ class ToMA(Method):
         regions: selection regions.
         attention_regions: where tokens merge; ``None`` means the selection regions, ``Whole()`` the full grid.
         quota: ``"equal"`` keeps equally many tokens in every region, as the paper does; ``"shared"`` keeps more of them
-            where tokens differ and fewer where they are alike, equally many in all.
+            where tokens differ and fewer where they are alike, equally many in all. ``None`` takes what suits the model
+            family: shared on Flux, else equal.
+        proportional: proportional attention, where text and merged tokens attend to each other (Flux): the key of a
+            merged token counts for as many tokens as it stands for. ``None`` takes what suits the family. It is a mask
+            to attention; with backends that take none (Flash, Sage), keys count once.
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
             ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
         selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
@@ -64,7 +68,8 @@ class ToMA(Method):
     _: KW_ONLY
     regions: AnyRegions = Tiles(4)  # noqa: RUF009 - frozen, so one instance may serve all
     attention_regions: AnyRegions | None = None
-    quota: Quota = "equal"
+    quota: Quota | None = None
+    proportional: bool | None = None
     unmerge: Unmerge = "least-squares"
     selector: AnySelector = "facility_location"
     scope: Scope = "block"
@@ -76,7 +81,7 @@ class ToMA(Method):
         self._require_kernels()
 
     def _require_quota(self) -> None:
-        if self.quota == "equal":
+        if self.quota != "shared":
             return
         if self.attention_regions not in (None, self.regions):
             raise SettingError("attention_regions need equally many destinations everywhere; add quota='equal'.")
@@ -100,8 +105,8 @@ class ToMA(Method):
     def paper(cls, ratio: float = 0.5) -> ToMA:
         """The paper's settings by one name, whatever our own defaults are: plans shared, results copied back."""
         return cls(
-            ratio, regions=Tiles(4), attention_regions=None, quota="equal", unmerge="transpose",
-            selector="facility_location", span="op", scope="level",
+            ratio, regions=Tiles(4), attention_regions=None, quota="equal", proportional=False,
+            unmerge="transpose", selector="facility_location", span="op", scope="level",
         )  # fmt: skip
 
     @classmethod
@@ -132,8 +137,13 @@ class ToMA(Method):
     @property
     def local_regions(self) -> AnyRegions | None:
         """See :attr:`Method.local_regions`: equally many destinations in every region, and tokens merge there."""
-        apart = self.attention_regions in (None, self.regions) and self.quota == "equal"
-        return self.regions if apart and self.coverage is None and self.selector != "random" else None
+        apart = self.attention_regions in (None, self.regions) and self.quota != "shared"
+        return self.regions if apart and self.selector != "random" else None
+
+    @property
+    def is_proportional(self) -> bool:
+        """See :attr:`Method.is_proportional`."""
+        return bool(self.proportional)
 
     def plan(
         self,
@@ -159,7 +169,15 @@ class ToMA(Method):
                 count = kept_per_region(ratio, layout)
                 return local_plan(tokens, layout, count, groups, self.unmerge)
             chosen, seen = choose_destinations(
-                tokens, grid, ratio, self.regions, self.attention_regions, selector, self.share, passes, self.quota
+                tokens,
+                grid,
+                ratio,
+                self.regions,
+                self.attention_regions,
+                selector,
+                self.share,
+                passes,
+                self.quota or "equal",
             )
             return self._weigh(tokens, chosen, seen)
 
