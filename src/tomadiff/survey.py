@@ -13,6 +13,7 @@ from tomadiff.adapters.family import Family, Stack
 from tomadiff.adapters.registry import describe_supported
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.methods.base import Method
+from tomadiff.parallel import processes
 from tomadiff.planner import Moment, Planner
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Site
@@ -98,7 +99,7 @@ class Survey:
             self.sites.append((call.module, site))
 
     def _new_slot(self, name: str, level: int, depth: int, progress: float) -> Slot:
-        method = settled(self.method, self.family)
+        method = settled(self.method, self.family, split=processes(self.model) > 1)
         slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress))
         slot.warn = self.warn
         self.slots.append(slot)
@@ -106,11 +107,12 @@ class Survey:
         return slot
 
 
-def settled(method: Method, family: Family) -> Method:
-    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family."""
-    known = {one.name for one in fields(method)}
+def settled(method: Method, family: Family, *, split: bool = False) -> Method:
+    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family.
+
+    Where the tokens of an image are ``split`` over processes, every process must plan for its own alone.
+    """
+    left_open = {one.name for one in fields(method) if getattr(method, one.name) is None}
     chosen: dict[str, Any] = {} if family.share is None else {"share": family.share}
-    chosen |= {
-        name: value for name, value in family.defaults.items() if name in known and getattr(method, name) is None
-    }
-    return replace(method, **chosen)
+    wanted = set() if split else left_open & family.defaults.keys()
+    return replace(method, **chosen, **{name: family.defaults[name] for name in wanted})
