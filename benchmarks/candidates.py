@@ -18,7 +18,7 @@ RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
 OURS = "toma"
 LEVELS = {"emoji-sdxl": 2, "emoji-flux": 1}  # grids that attention sees
-SIXTEENTHS = tuple(count / 16 for count in range(1, 16))  # what tiles of 16 tokens can keep
+PARTS = {"emoji-sdxl": 16, "emoji-flux": 64}  # what tiles of 16 tokens can keep; with a shared quota, what budgets try
 EVERY_STEP = Schedule(1, 1)
 EVERYWHERE = {"levels": None, "merge_cross_attention": True, "merge_feed_forward": True}
 STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
@@ -81,7 +81,8 @@ def within(budget: float, cost: Callable[[Candidate], float], model: str) -> Can
 
 def ladder(model: str) -> list[Candidate]:
     """Every setting of ours that ``apply(pipe, flops=…)`` may choose, the dearest first."""
-    return [at_rung(rung) for rung in rungs_of(SIXTEENTHS, LEVELS[model])]
+    ratios = [part / PARTS[model] for part in range(1, PARTS[model])]
+    return [at_rung(rung) for rung in rungs_of(ratios, LEVELS[model])]
 
 
 def at_rung(rung: Rung) -> Candidate:
@@ -99,7 +100,7 @@ def defaults(_: Bench) -> Iterator[Candidate]:
 
 def ours(bench: Bench) -> Iterator[Candidate]:
     """Our defaults at the cost of everyone who can choose a ratio too; ToDo is met by a default that costs less."""
-    others = () if bench.steps < FEW_STEPS else (one for one in peers(bench) if not isinstance(one.method, ToDo))
+    others = (one for one in peers(bench) if not isinstance(one.method, ToDo))
     rivals = {bench.cost(rival) for rival in (*paper(bench), *others)}
     yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted(rivals)))
 

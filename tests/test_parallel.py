@@ -48,7 +48,6 @@ def test_plans_of_the_parts_are_the_parts_of_the_plan(grid: Grid, method: ToMA) 
         (Grid(16, 16), ToMA.whole(0.5), 0),
         (Grid(16, 16), ToMA(0.5, quota="shared"), 0),
         (Grid(16, 16), ToMA(0.5, selector="random"), 0),
-        (Grid(16, 16), ToMA(0.5, coverage=0.9), 0),
         (Grid(16, 16), ToMeSD(0.5), 0),
         (Grid(16, 16), ToMA(0.5), 256),
         (Grid(15, 16), ToMA(0.5), 0),
