@@ -1,0 +1,1 @@
+"""A fuzzer: random cases against what the guide promises; see :mod:`tests.fuzz.__main__`."""
