@@ -35,6 +35,8 @@ def test_a_method_with_a_ratio_of_its_own_is_one_question_wherever_the_slider_st
         ("prompt", "x" * 1001, "prompt", "1001 characters"),
         ("method", "tomb", "method", "'toma'"),
         ("ratio", 1.0, "ratio", "up to (not including) 1"),
+        ("forecast", 7, "forecast", "from 0 to 1"),
+        ("forecast", None, "forecast", "from 0 to 1"),
         ("ratio", None, "ratio", "share of tokens"),
         ("width", 130, "size", "130 × 64 is not possible; give sides from 64 to 256 pixels that 8 divides."),
         ("height", 512, "size", "from 64 to 256"),
@@ -54,6 +56,14 @@ def test_a_wrong_value_is_told_at_its_own_field(name: str, value: Any, field: st
     assert list(wrong) == [field]
     assert field in FIELDS
     assert words in wrong[field]
+
+
+def test_a_forecast_is_another_question() -> None:
+    plain, forecast = read(GOOD, CANVAS), read({**GOOD, "forecast": 0.1}, CANVAS)
+    assert isinstance(plain, Asked)
+    assert isinstance(forecast, Asked)
+    assert (plain.variant.forecast, forecast.variant.forecast) == (0.0, 0.1)
+    assert plain != forecast
 
 
 def test_a_ratio_that_is_too_much_for_the_method_is_told_at_the_ratio() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from tomadiff.errors import SettingError
 from tomadiff.evaluate.generate import Variant
+from tomadiff.forecast import Forecast
 from tomadiff.methods.catalogue import named
 
-FIELDS = ("prompt", "method", "ratio", "size", "steps", "seed")
+FIELDS = ("prompt", "method", "ratio", "forecast", "size", "steps", "seed")
 """Fields that can hold a wrong value; width and height are one."""
 LONGEST_PROMPT, MOST_STEPS, MOST_SEED = 1000, 200, 2**32 - 1
 SMALLEST = 64  # pixels
@@ -66,7 +67,7 @@ def read(given: Mapping[str, Any], canvas: Canvas) -> Asked | dict[str, str]:
     """What was asked, or what is wrong by :data:`FIELDS`.
 
     Args:
-        given: model, prompt, method, ratio, width, height, steps and seed, as a browser sends them.
+        given: model, prompt, method, ratio, forecast, width, height, steps and seed, as a browser sends them.
         canvas: of the model.
     """
     wrong = {name: problem for name, problem in _problems(given, canvas).items() if problem}
@@ -75,7 +76,8 @@ def read(given: Mapping[str, Any], canvas: Canvas) -> Asked | dict[str, str]:
     sizes = {name: int(given[name]) for name in ("seed", "steps", "width", "height")}
     picture = Picture(given["model"], given["prompt"].strip(), **sizes)
     # A method with a ratio of its own is the same picture wherever the slider stands.
-    return Asked(picture, Variant(given["method"], named(given["method"], given["ratio"])[0].ratio))
+    ratio = named(given["method"], given["ratio"])[0].ratio
+    return Asked(picture, Variant(given["method"], ratio, forecast=float(given.get("forecast", 0.0))))
 
 
 def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]:
@@ -84,6 +86,7 @@ def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]
         "prompt": _wrong_prompt(given["prompt"]),
         "method": method,
         "ratio": None if method else _wrong_setting(given["method"], given["ratio"]),  # some methods allow fewer
+        "forecast": _wrong_tolerance(given.get("forecast", 0.0)),
         "size": canvas.wrong(given["width"], given["height"]),
         "steps": _wrong_number(given["steps"], 1, MOST_STEPS),
         "seed": _wrong_number(given["seed"], 0, MOST_SEED),
@@ -102,6 +105,14 @@ def _wrong_prompt(text: object) -> str | None:
 def _wrong_setting(method: str, ratio: Any) -> str | None:
     try:
         named(method, ratio)
+    except SettingError as problem:
+        return str(problem)
+    return None
+
+
+def _wrong_tolerance(tolerance: Any) -> str | None:
+    try:
+        Forecast(tolerance)
     except SettingError as problem:
         return str(problem)
     return None

@@ -38,7 +38,7 @@ class Layout:
     @property
     def fields(self) -> dict[str, Any]:
         """What is asked for, by the names that :func:`tomadiff.web.asked.read` knows."""
-        names = ("model", "prompt", "method", "ratio", "width", "height", "steps", "seed")
+        names = ("model", "prompt", "method", "ratio", "forecast", "width", "height", "steps", "seed")
         return {name: getattr(self, name) for name in names}
 
     # ------------------------------------------------------------------------------------------ left
@@ -63,11 +63,16 @@ class Layout:
             self.draw = gr.Button("Draw", variant="primary", scale=3, min_width=120, elem_id="draw")
             self.stop = gr.Button("Stop", scale=1, min_width=70, elem_id="stop")
         self.notice = gr.HTML(visible=False, elem_id="notice")
-        with gr.Accordion("Size, steps and seed", open=False, elem_id="more"):
+        with gr.Accordion("Forecast, size, steps and seed", open=False, elem_id="more"):
             self._more(first)
 
     def _more(self, first: Model) -> None:
         gr, canvas = self.gr, first.canvas
+        self.forecast = gr.Slider(
+            0, 0.3, 0, step=0.01, label="Forecast", elem_id="forecast",
+            info="Tolerance of steps that are forecast, not computed (ours, not the paper's); 0 computes all",
+        )  # fmt: skip
+        self.problems["forecast"].render()
         with gr.Row():
             self.width = gr.Number(canvas.width, label="Width", min_width=90, elem_id="width")
             self.height = gr.Number(canvas.height, label="Height", min_width=90, elem_id="height")

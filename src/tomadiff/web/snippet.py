@@ -36,7 +36,13 @@ def origin(name: str, about: Mapping[str, str], embedded: bool) -> Origin:
 
 
 def three_lines(
-    source: Origin, method: Method, schedule: Schedule, prompt: str, seed: int, call: Mapping[str, Any]
+    source: Origin,
+    method: Method,
+    schedule: Schedule,
+    prompt: str,
+    seed: int,
+    call: Mapping[str, Any],
+    forecast: float = 0.0,
 ) -> str:
     """Load, merge and draw, below the imports they need.
 
@@ -47,8 +53,10 @@ def three_lines(
         prompt: what to draw.
         seed: of the noise.
         call: what else the pipeline is called with.
+        forecast: tolerance of forecast steps; 0 for none.
     """
     own = "" if schedule == method.schedule else f", schedule={written(schedule)}"
+    own += f", forecast={forecast:g}" if forecast else ""
     settings = "".join(f", {name}={value!r}" for name, value in call.items())
     noise = f"generator=torch.Generator().manual_seed({seed})"
     return "\n".join(

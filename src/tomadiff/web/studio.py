@@ -21,12 +21,13 @@ from tomadiff.evaluate.generate import (
     as_prompt,
     call_of,
     draw_together,
+    patched,
     require_drawable,
     variants,
     warm_up,
 )
 from tomadiff.methods.catalogue import named
-from tomadiff.patch import Patch, apply
+from tomadiff.patch import Patch
 from tomadiff.web.asked import Asked, Canvas, Picture
 from tomadiff.web.kept import Kept
 from tomadiff.web.maps import Looker, Maps
@@ -116,7 +117,7 @@ class Model:
         """The lines that draw the merged picture."""
         made, picture = named(asked.variant.method, asked.variant.ratio), asked.picture
         source = origin(self.name, models.describe(self.name, self.pipe), self.embedded)
-        return three_lines(source, *made, picture.prompt, picture.seed, self.call(picture))
+        return three_lines(source, *made, picture.prompt, picture.seed, self.call(picture), asked.variant.forecast)
 
 
 def _sample_size(pipe: Any) -> tuple[int, int]:
@@ -154,9 +155,9 @@ class Studio:
             before = self._unmerged.get(picture)
             progress = Progress(picture.steps * (1 if before else 2), tell, stop or Event())
             drawn = before or self._unmerged.put(picture, model.draw(picture, progress))
-            method, schedule = named(asked.variant.method, asked.variant.ratio)
+            made = named(asked.variant.method, asked.variant.ratio)
             # Unguarded: small models are quicker without merging, and people come here to see it.
-            with apply(model.pipe, method, schedule=schedule, guard=False) as patch:
+            with patched(model.pipe, made, asked.variant.forecast) as patch:
                 after = model.draw(picture, progress, patch)
         numbers = apart(drawn.image, after.image, self._at_hand(model))
         return self._merged.put(asked, Compared(asked, drawn, after, numbers, before is not None))
@@ -168,7 +169,7 @@ class Studio:
 
         A method with a ratio of its own (ToDo) gives one picture.
         """
-        for variant in variants([asked.variant.method], list(ratios))[1:]:
+        for variant in variants([asked.variant.method], list(ratios), [asked.variant.forecast])[1:]:
             other = replace(asked, variant=variant)
             yield self.kept(other) or self.compare(other, tell, stop)
 
