@@ -105,11 +105,10 @@ def traversal(dice: random.Random, _: Page) -> Request:
     )
 
 
-def huge(dice: random.Random, page: Page) -> Request:
+def huge(dice: random.Random, _: Page) -> Request:
     """A body that nobody should read to its end, announced or not."""
     path, chunked = dice.choice([f"{API}/queue/join", f"{API}/run/predict", f"{API}/upload"]), dice.random() < 0.5
     right = (404,) if path.endswith("upload") else (413,)
-    del page
     return Request("huge", "POST", path, right, {"Content-Type": "application/json"}, megabytes=200, chunked=chunked)
 
 
