@@ -81,7 +81,7 @@ def test_only_what_spends_the_budget_is_tried(rehearsal: Rehearsal) -> None:
 def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
     offered = [one for one in tune.settings(20) if one.method.ratio == 0.5]
     assert any(one.method == ToMA(0.5) and one.schedule == ToMA().schedule for one in offered)
-    for name, values in {"quota": {"equal", "shared"}, "selector": {"random", "facility_location"}}.items():
+    for name, values in {"quota": {None, "shared"}, "selector": {"random", "facility_location"}}.items():
         assert {getattr(one.method, name) for one in offered} == values
     assert len(tune.settings(20)) <= 140, "each costs pictures"
 
