@@ -122,6 +122,14 @@ def test_a_trend_that_ends_is_not_followed() -> None:
     assert torch.equal(outputs[5], line(2))
 
 
+def test_with_a_fixed_pattern_a_sample_alone_is_as_in_a_batch() -> None:
+    together = run(Forecaster(Forecast(every=3)), wave)
+    for row in range(2):
+        alone = run(Forecaster(Forecast(every=3)), lambda step, row=row: wave(step)[row : row + 1])
+        for one, all_of_them in zip(alone, together, strict=True):
+            torch.testing.assert_close(one, all_of_them[row : row + 1], rtol=1e-6, atol=1e-6)
+
+
 def test_what_is_not_a_number_is_computed() -> None:
     forecaster = Forecaster(Forecast(1.0))
     run(forecaster, lambda step: torch.full((1, 4), float("nan")))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import tomadiff
 from tests import denoisers, tiny
 from tests.test_driver import generate_by_blocks, modular
+from tests.test_forecast import CountReads
 from tomadiff import Forecast
 from tomadiff.errors import PatchError, SettingError
 
@@ -306,6 +307,33 @@ def test_offloading_hooks_and_lora_on_top() -> None:
         remove_hook_from_module(one.model)
         assert torch.equal(draw(one), image)
     assert torch.equal(draw(one), plain)
+
+
+# ---------------------------------------------------------------------------------------------- waiting for a device
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("settings", [EVERY, Forecast(1.0)], ids=str)
+def test_no_forecast_step_reads_from_the_device(family: str, settings: Forecast) -> None:
+    one = tiny.build(family)
+    with tomadiff.apply(one.pipe, forecast=settings) as patch, counted(one.model) as calls:
+        around = patch._forecasts[0]._around
+        inner, reads = around.function, list[tuple[bool, int]]()
+
+        def watched(*args: Any) -> Any:
+            before = len(calls)
+            with CountReads() as count:
+                output = inner(*args)
+            reads.append((len(calls) > before, count.count))
+            return output
+
+        around.function = watched
+        draw(one)
+    skipped = [count for computed, count in reads if not computed]
+    assert skipped
+    if settings.is_fixed:
+        assert not any(skipped)
+    else:  # the first of several in a row reads what the last computed step has left
+        assert max(skipped) <= 1
+        assert sum(skipped) <= len(patch.pattern.computed)
 
 
 # ---------------------------------------------------------------------------------------------- compile
