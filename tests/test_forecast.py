@@ -64,7 +64,7 @@ def test_every_counts_back_from_the_last_step() -> None:
 def test_few_steps_are_bound_otherwise_than_many() -> None:
     assert bounds(8) == (4, 1)
     assert bounds(20) == (4, 3)
-    assert bounds(50)[0] == 10
+    assert bounds(50) == (5, 8)
     assert bounds(None) == (4, 2)
 
 

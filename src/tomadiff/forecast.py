@@ -28,7 +28,7 @@ from tomadiff.history import PassHistory, needs_grad
 from tomadiff.settings import Count, Index, Rule, Settings
 
 _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, the fourth tests it
-_WARM_UP = 0.2  # share of the run that is computed first: composition is decided there, and errors grow
+_WARM_UP = 0.1  # share of the run that is computed first: outputs change least regularly there
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
 _FALL = 0.5  # an error rate falls by at most this much from one computed step to the next: it may be small by chance
 
