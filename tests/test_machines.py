@@ -215,12 +215,10 @@ def test_a_broken_file_is_told_before_anything_runs(
 
 # ---------------------------------------------------------------------------------------------- the command
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """What rounds find, in turn."""
-    rates = [1e11, 3e11, 2e11]
-    rounds = iter(rates * 9)
+    rounds = iter([1e11, 3e11, 2e11] * 9)
     monkeypatch.setattr(Hardware, "measure", lambda *_: Hardware("mine", {FLOAT: next(rounds)}, 5e10, 2e-6))
-    return rates
 
 
 @pytest.mark.usefixtures("measured")
@@ -229,7 +227,7 @@ def test_the_command_writes_what_is_read(monkeypatch: pytest.MonkeyPatch, tmp_pa
     result = CliRunner().invoke(app, ["calibrate", "--device", "cpu", "--out", str(path)])
     assert result.exit_code == 0, result.output
     assert f"export {VARIABLE}={path}" in result.output
-    assert "something else was running" in result.output
+    assert "Something else was running" in result.output, "the rounds differ"
     monkeypatch.setenv(VARIABLE, str(path))
     assert Hardware.of().rate("matmul", FLOAT) == 2e11, "the middle one"
     assert [one.name for one in path.parent.iterdir()] == ["mine.json"]
@@ -244,8 +242,18 @@ def test_entries_are_added_and_replaced(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert sorted(entry.threads for entry in calibration.read(path).values()) == sorted([77, threads])
 
 
-def test_it_goes_to_the_settings_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: list[float]) -> None:
-    measured[:] = [1e11]
+@pytest.mark.parametrize(("share", "disturbed"), [(1.8, False), (0.3, True)])
+def test_a_machine_that_is_steadily_busy_is_noticed(
+    share: float, disturbed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hardware, "measure", lambda *_: MINE)
+    monkeypatch.setattr(command.time, "perf_counter", iter([0.0, 1.0]).__next__)
+    monkeypatch.setattr(command.time, "process_time", iter([0.0, share]).__next__)
+    assert command._measured(CPU, FLOAT) == (MINE, disturbed)
+
+
+@pytest.mark.usefixtures("measured")
+def test_it_goes_to_the_settings_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command.typer, "get_app_dir", lambda name: str(tmp_path / name))
     result = CliRunner().invoke(app, ["calibrate", "--device", "cpu"])
     assert result.exit_code == 0, result.output

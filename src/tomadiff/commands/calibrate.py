@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 3
 _STEADY = 1.25  # between the fastest and the slowest round; beyond, something else was running
+_OURS = 0.9  # seconds of a core that we get per second, if nothing else wants it
 
 
 def calibrate(
@@ -53,30 +55,31 @@ def calibrate(
     if threads is not None:
         torch.set_num_threads(threads)
     where, kind = device_of(device), getattr(torch, dtype)
-    machine, spread = _measured(where, kind)
+    machine, disturbed = _measured(where, kind)
     entry = calibration.Entry.of(machine, where, kind)
     write_whole(path, calibration.as_text({**known, entry.key: entry}.values()))
     if as_json:
-        typer.echo(json.dumps({"path": str(path), "spread": spread, "variable": calibration.VARIABLE}, indent=2))
+        typer.echo(json.dumps({"path": str(path), "disturbed": disturbed, "variable": calibration.VARIABLE}, indent=2))
         return
-    _tell(path, machine, spread, calibration.VARIABLE)
+    _tell(path, machine, disturbed, calibration.VARIABLE)
 
 
-def _measured(device: torch.device, dtype: torch.dtype) -> tuple[Hardware, float]:
-    """The round with the middle rate of products, and how far the fastest is from the slowest."""
+def _measured(device: torch.device, dtype: torch.dtype) -> tuple[Hardware, bool]:
+    """The round with the middle rate of products, and whether something else was running meanwhile."""
     from tomadiff.cost import Hardware
 
+    began, computed = time.perf_counter(), time.process_time()
     rounds = sorted(
         (Hardware.measure(device, dtype) for _ in range(_ROUNDS)), key=lambda one: one.rate("matmul", dtype)
     )
-    return rounds[_ROUNDS // 2], rounds[-1].rate("matmul", dtype) / rounds[0].rate("matmul", dtype)
+    ours = (time.process_time() - computed) / (time.perf_counter() - began)
+    unsteady = rounds[-1].rate("matmul", dtype) > _STEADY * rounds[0].rate("matmul", dtype)
+    return rounds[_ROUNDS // 2], unsteady or (device.type == "cpu" and ours < _OURS)
 
 
-def _tell(path: Path, machine: Hardware, spread: float, variable: str) -> None:
+def _tell(path: Path, machine: Hardware, disturbed: bool, variable: str) -> None:
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"Measured {machine.name}; wrote {path}", markup=False)
-    if spread > _STEADY:
-        console.print(
-            f"The rounds differ by {spread:.2f} times: something else was running. Do it again when it is not."
-        )
+    if disturbed:
+        console.print("Something else was running, so the figures are too low. Do it again when the machine is idle.")
     console.print(f"To use it: export {variable}={path}", markup=False)
