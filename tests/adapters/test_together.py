@@ -281,8 +281,9 @@ def test_fusing_and_unfusing_a_lora(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [LONG, "flux", "wan"])
 def test_saved_models_are_clean(family: str, tmp_path: Path) -> None:
     drawer = tiny.build(family)
+    fixed = tomadiff.ToMA.tile(0.5, selector="strided")  # rounding moves other destinations
     plain, keys = draw(drawer), list(drawer.model.state_dict())
-    patch = apply(drawer)
+    patch = tomadiff.apply(drawer.pipe, fixed)
     merged = draw(drawer)
     assert list(drawer.model.state_dict()) == keys
     drawer.model.save_pretrained(tmp_path)
@@ -292,7 +293,8 @@ def test_saved_models_are_clean(family: str, tmp_path: Path) -> None:
         assert torch.equal(weight, drawer.model.state_dict()[name])
     setattr(drawer.pipe, drawer.part, loaded)  # weights that lie elsewhere in memory: some CPUs round otherwise then
     assert torch.allclose(draw(drawer), plain, atol=1e-5)
-    assert torch.allclose(draw_merged(drawer), merged, atol=1e-4)
+    with tomadiff.apply(drawer.pipe, fixed):
+        assert torch.allclose(draw(drawer), merged, atol=1e-4)
     patch.remove()
 
 
