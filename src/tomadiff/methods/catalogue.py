@@ -43,6 +43,7 @@ CATALOGUE: dict[str, Entry] = {
     "toma-paper": Entry("ToMA as in the paper", ToMA.paper, "toma"),
     "toma-stripe": Entry("ToMA stripe", ToMA.stripe, "toma"),
     "toma-whole": Entry("ToMA, whole-grid attention", ToMA.whole, "toma"),
+    "toma-stripe-whole": Entry("ToMA stripe, whole-grid attention", ToMA.stripe_whole, "toma"),
     "toma-once": Entry("ToMA once per block", ToMA.once, "toma"),
     "toma-random": Entry("random destinations", partial(ToMA.tile, selector="random"), "ablation"),
     "toma-strided": Entry("strided destinations", partial(ToMA.tile, selector="strided"), "ablation"),

@@ -121,8 +121,13 @@ class ToMA(Method):
 
     @classmethod
     def whole(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """The paper's plain "ToMA": selection in tiles, attention over the whole grid."""
+        """The "ToMA" of the paper's section 5.2.1: selection in tiles, attention over the whole grid."""
         return replace(cls.paper(ratio), **{"attention_regions": Whole(), **settings})
+
+    @classmethod
+    def stripe_whole(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
+        """The "ToMA" of the paper's section 5.1: selection in runs of 16 tokens, attention over the whole grid."""
+        return replace(cls.stripe(ratio), **{"attention_regions": Whole(), **settings})
 
     @classmethod
     def once(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
