@@ -123,6 +123,13 @@ def paper(bench: Bench) -> Iterator[Candidate]:
     yield from (as_published(bench, ratio) for ratio in RATIOS)
 
 
+def schedules(bench: Bench) -> Iterator[Candidate]:
+    """The paper's intervals as they are written, and scaled from its 50 steps to fewer."""
+    scaled = Schedule(*(max(1, round(interval * bench.steps / 50)) for interval in (10, 5)))
+    for name, schedule in (("10/5", Schedule(10, 5)), ("scaled", scaled)):
+        yield from (Candidate.of(f"toma-paper, {name}", ToMA.paper(ratio), schedule) for ratio in RATIOS)
+
+
 def knobs(bench: Bench) -> Iterator[Candidate]:
     """One setting changed at a time, from the paper's and from ours, at ratio 0.5."""
     old = ToMA.paper(0.5)
@@ -248,6 +255,7 @@ LADDERS = ("ours", "curve")
 
 SETS = {
     "paper": paper,
+    "schedules": schedules,
     "defaults": defaults,
     "ours": ours,
     "curve": curve,

@@ -51,6 +51,8 @@ values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
 TITLES = {
     "toma": "ToMA",
     "toma-paper": "ToMA as in the paper",
+    "toma-paper, 10/5": "… plans kept 10 and 5 steps",
+    "toma-paper, scaled": "… scaled to the number of steps",
     "toma-paper, random destinations": "… random destinations",
     "toma-paper, strided destinations": "… strided destinations",
     "toma-paper, kmeans destinations": "… k-means destinations",

@@ -228,7 +228,7 @@ def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
     made_up(tmp_path)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     found = list(demands(results))
-    assert len(found) == 3 + 1 + 13
+    assert len(found) == 3 + 13
     assert [one.verdict for one in found] == ["held"] * len(found), [(one.text, one.verdict) for one in found]
     for demand in found:
         assert demand.own is not None
