@@ -1,5 +1,6 @@
 """Operations of a picture: as many as drawing it really takes, counted without drawing it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from diffusers import HeunDiscreteScheduler
 
 from tests.tiny import Tiny, build
-from tomadiff import Schedule, ToMA
+from tomadiff import Forecast, Schedule, ToMA
 from tomadiff.cost import flop_counter
 from tomadiff.evaluate.generate import Question, Variant, draw, draw_together
 from tomadiff.evaluate.prompts import Prompt
@@ -60,6 +61,14 @@ def test_ratios_of_levels_count(schedule: Schedule) -> None:
     tiny, call = made("sdxl")
     candidate = Candidate("varying", ToMA.paper(0.5), schedule)
     assert rehearse(tiny.pipe, QUESTION, call).flops(candidate) == drawn_flops(tiny, call, candidate)
+
+
+def test_steps_of_a_fixed_forecast_do_not_count() -> None:
+    tiny, call = made("sdxl", steps=6)
+    rehearsal = rehearse(tiny.pipe, QUESTION, call)
+    merged = Candidate("merged", ToMA(0.5), Schedule(1, 1))
+    forecast = replace(merged, forecast=Forecast(every=2, start=1))  # computes 0, 1, 3, 5
+    assert rehearsal.flops(forecast) == rehearsal.flops(merged) * 4 / 6
 
 
 def test_every_call_counts_whatever_the_solver() -> None:

@@ -95,7 +95,10 @@ def test_what_comes_to_the_same_is_offered_once(steps: int, starts: int) -> None
     assert len(ours) == starts
     left_out = [tuple(one.schedule.reuses_at(step, steps) for step in range(steps)) for one in offered]
     merged = [tuple(one.schedule.dues(steps)) for one in offered]
-    assert len(set(zip((one.method for one in offered), merged, left_out, strict=True))) == len(offered)
+    computed = [
+        tuple(one.forecast is None or one.forecast.computes(step, steps) for step in range(steps)) for one in offered
+    ]
+    assert len(set(zip((one.method for one in offered), merged, left_out, computed, strict=True))) == len(offered)
 
 
 def test_layers_may_be_left_out_at_some_steps() -> None:
@@ -103,6 +106,14 @@ def test_layers_may_be_left_out_at_some_steps() -> None:
     left_out = [one for one in tune.settings(20) if one.schedule.reuse_every > 1]
     assert {one.method.ratio for one in left_out} == {0.0, 0.25, 0.5}
     assert not any(one.schedule.reuse_every > 1 for one in tune.settings(1))
+
+
+def test_steps_may_be_forecast_and_the_preset_says_which() -> None:
+    offered = [one for one in tune.settings(20) if one.forecast is not None]
+    assert {one.method.ratio for one in offered} == {0.0, 0.25, 0.5}
+    assert not any(one.forecast for one in tune.settings(1))
+    preset = tune.preset_of(tune.Finding(offered[0], 0.6, 3.0, 2), "mine", 0.6, 20)
+    assert preset.forecast == offered[0].forecast
 
 
 def test_coarse_levels_may_merge_more_where_there_are_some() -> None:

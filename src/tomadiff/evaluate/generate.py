@@ -24,7 +24,7 @@ from tomadiff.evaluate.prompts import Prompt
 from tomadiff.evaluate.record import Run, Sample
 from tomadiff.evaluate.seconds import now
 from tomadiff.evaluate.stamp import versions
-from tomadiff.forecast import Pattern
+from tomadiff.forecast import Forecast, Pattern
 from tomadiff.methods.base import Method
 from tomadiff.methods.catalogue import named
 from tomadiff.patch import Patch, apply
@@ -228,7 +228,7 @@ def draw_together(
 
 
 def patched(
-    pipe: Any, made: tuple[Method, Schedule] | None, forecast: float = 0.0
+    pipe: Any, made: tuple[Method, Schedule] | None, forecast: Forecast | float | None = None
 ) -> AbstractContextManager[Patch | None]:
     """What puts a method and a forecast on a pipeline, and takes both off again."""
     if made is not None:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from tomadiff.evaluate import models
 from tomadiff.evaluate.count import count, count_kinds, count_reused, due_at
 from tomadiff.evaluate.generate import Call, Question, Variant, arguments_of
+from tomadiff.forecast import Forecast
 from tomadiff.methods.base import Method
 from tomadiff.patched import merges_nothing
 from tomadiff.schedule import Due, Schedule
@@ -68,8 +69,14 @@ class Rehearsal:
             sum(
                 self._reused(shapes, method) if reused[step] else self._kinds(shapes, plain, ratios)[due[step]]
                 for shapes, step in calls
+                if self._computes(variant, step)
             )
         )
+
+    def _computes(self, variant: Makes, step: int) -> bool:
+        """Whether a fixed pattern of forecasts computes the step; others are known only when the picture is drawn."""
+        forecast = getattr(variant, "forecast", None)
+        return not isinstance(forecast, Forecast) or not forecast.is_fixed or forecast.computes(step, self.steps)
 
     def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
         """Operations by what is due."""

@@ -11,9 +11,10 @@ from PIL import Image
 
 from tomadiff.cost import flop_counter
 from tomadiff.evaluate.features import Network, image_features, to_pixels
-from tomadiff.evaluate.generate import Call, draw_together
+from tomadiff.evaluate.generate import Call, draw_together, patched
 from tomadiff.evaluate.metrics import cosine_distance, mse, psnr, ssim
 from tomadiff.evaluate.prompts import Prompt
+from tomadiff.forecast import Forecast
 from tomadiff.methods.base import Method
 from tomadiff.schedule import Schedule
 
@@ -32,6 +33,7 @@ class Candidate:
     method: Method
     schedule: Schedule
     around: Around = nullcontext
+    forecast: Forecast | None = None
 
     @classmethod
     def of(cls, name: str, method: Method, schedule: Schedule | None = None) -> Candidate:
@@ -59,11 +61,11 @@ class Trials:
 
     def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
         """Pictures, unmerged without a candidate."""
-        made = None if candidate is None else candidate.made()
-        around: Around = nullcontext if candidate is None else candidate.around
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
-        with around(self.pipe):
-            return draw_together(self.pipe, prompts, seeds, self.call, made)[0]
+        if candidate is None:
+            return draw_together(self.pipe, prompts, seeds, self.call)[0]
+        with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast):
+            return draw_together(self.pipe, prompts, seeds, self.call)[0]
 
     def unmerged(self, pairs: Sequence[Pair]) -> list[Image.Image]:
         """What pictures are compared with; drawn once."""

@@ -23,6 +23,7 @@ from tomadiff.evaluate.journal import Journal
 from tomadiff.evaluate.plots import COLOURS, Line, line_chart
 from tomadiff.evaluate.rehearsal import Rehearsal, rehearse
 from tomadiff.evaluate.trials import Candidate, Pair, Trials
+from tomadiff.forecast import Forecast
 from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
 from tomadiff.reading import MEASURED
@@ -30,7 +31,7 @@ from tomadiff.schedule import Schedule
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, 0.05, 0.2, 0.4)
-BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios
+BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios, beside forecasts too
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
 
 
@@ -66,7 +67,19 @@ def settings(steps: int, levels: int = 1) -> list[Candidate]:
         for name, method, schedule in ways(ratio, levels):
             one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
             distinct.setdefault((method, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
-    return [*distinct.values(), *reusing(steps)]
+    return [*distinct.values(), *reusing(steps), *forecasting(steps)]
+
+
+def forecasting(steps: int) -> Iterator[Candidate]:
+    """Steps that are forecast in a fixed pattern, whose cost is known beforehand: alone, and on top of merging."""
+    seen = set[tuple[float, tuple[bool, ...]]]()
+    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.2, 0.3)):
+        forecast = Forecast(every=every, start=start)
+        computed = tuple(forecast.computes(step, steps) for step in range(steps))
+        if not all(computed) and (ratio, computed) not in seen:
+            seen.add((ratio, computed))
+            one = Candidate.of(f"forecast, every {every} from {start:.0%},", ToMA(ratio), Schedule(1, 1))
+            yield replace(one, forecast=forecast)
 
 
 def reusing(steps: int) -> Iterator[Candidate]:
@@ -135,7 +148,11 @@ def search(
         seen = pairs[: min(pictures, len(pairs))]
         for candidate, cost in field:
             advance(f"{candidate.name} on {len(seen)} pictures")
-            asked = {"settings": repr(candidate.made()), "call": repr(call), "pairs": repr(list(seen))}
+            asked = {
+                "settings": repr((*candidate.made(), candidate.forecast)),
+                "call": repr(call),
+                "pairs": repr(list(seen)),
+            }
             found.pop(candidate.name, None)  # one that fails now is out, whatever it was before
             with failures.of(candidate.name):
                 row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
@@ -160,7 +177,8 @@ def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
         f"Found by `tomadiff tune` within {budget:.0%} of the operations: {best.cost:.1%} of them at "
         f"{best.psnr:.1f} dB against the unmerged model, over {best.pictures} pictures of {steps} steps."
     )
-    return Preset(best.candidate.method, replace(best.candidate.schedule), made_for=model, why=why)
+    found = best.candidate
+    return Preset(found.method, replace(found.schedule), made_for=model, why=why, forecast=found.forecast)
 
 
 # ---------------------------------------------------------------------------------------------- the picture of it
