@@ -15,7 +15,7 @@ import diffusers
 import pytest
 import torch
 from diffusers import modular_pipelines
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 
 import tomadiff
 from tests import tiny
@@ -407,3 +407,20 @@ def test_a_part_of_a_patched_model_is_pickled_as_it_was() -> None:
         one.draw()
         assert pickle.dumps(one.model.mid_block) == before
     assert pickle.dumps(one.model.mid_block) == before
+
+
+def _generate_elsewhere(_: int, model: nn.Module, file: str) -> None:
+    torch.set_num_threads(1)
+    one = tiny.build("sdxl")
+    one.pipe.unet = model
+    torch.save(generate(one.pipe, "text to image"), file)
+
+
+@pytest.mark.slow
+def test_a_spawned_process_merges_too(tmp_path: Path) -> None:
+    one = tiny.build("sdxl")
+    apply(one.pipe)
+    multiprocessing.spawn(_generate_elsewhere, (one.model, str(tmp_path / "image.pt")), nprocs=1)
+    elsewhere = torch.load(tmp_path / "image.pt")
+    assert torch.allclose(elsewhere, expected("text to image"), atol=1e-4)  # threads may round otherwise
+    assert torch.equal(generate(one.pipe, "text to image"), expected("text to image"))

@@ -244,12 +244,22 @@ def submodular(objective: Callable[[], Objective]) -> Selector:
 
 
 def random(
-    similarity: Tensor, count: int, mask: Tensor | None = None, *, generator: torch.Generator | None = None
+    similarity: Tensor,
+    count: int,
+    mask: Tensor | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    sample: int | None = None,
 ) -> Selection:
-    """Destinations drawn without looking; its own generator, so that the sampler's noise never changes."""
-    _require_room(count, similarity.shape[1])
-    own = generator or torch.Generator().manual_seed(0)
-    dice = torch.rand(similarity.shape[:2], generator=own, device=own.device).to(similarity.device)
+    """Destinations drawn without looking; its own generator, so that the sampler's noise never changes.
+
+    ``sample`` is the number of regions of one image: all images of a batch draw alike, as each would alone.
+    """
+    regions, length = similarity.shape[:2]
+    _require_room(count, length)
+    own, drawn = generator or torch.Generator().manual_seed(0), sample or regions
+    dice = torch.rand((drawn, length), generator=own, device=own.device).to(similarity.device)
+    dice = dice.repeat(regions // drawn, 1)
     if mask is not None:
         dice = torch.where(mask, dice, -1.0 - torch.arange(dice.shape[1], device=dice.device))  # padding last of all
     return _selection(similarity, dice.topk(count).indices, mask)

@@ -166,7 +166,7 @@ class ToMA(Method):
         ratio = self.ratio if ratio is None else ratio
         if ratio == 0:
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
-        selector = self._selector(generator)
+        selector = self._selector(generator, grid)
         layout = self.regions.layout(grid, tokens.device)
         with torch.no_grad():
             if self._plans_at_once(tokens, layout):
@@ -195,9 +195,10 @@ class ToMA(Method):
         has_kernel = all(getattr(self, name) in values for name, values in _WITH_KERNELS.items())
         return has_kernel and self._is_local and fits_in_one_launch(self.kernels, tokens, layout)
 
-    def _selector(self, generator: torch.Generator | None) -> Selector:
+    def _selector(self, generator: torch.Generator | None, grid: Grid) -> Selector:
         if self.selector == "random":
-            return partial(random, generator=generator or torch.Generator().manual_seed(self.seed))
+            dice, regions = generator or torch.Generator().manual_seed(self.seed), self.regions.layout(grid).regions
+            return partial(random, generator=dice, sample=regions)
         if self.selector == "facility_location":
             return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]
