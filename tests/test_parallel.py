@@ -60,14 +60,18 @@ def test_what_cannot_be_split_is_refused(grid: Grid, method: Any, tail: int) -> 
         own_part(grid, method, 2, tail)
 
 
-def test_the_error_comes_before_anything_is_computed() -> None:
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("method", [ToMA.whole(0.5), ToMA(0.5)])  # Flux takes shared quotas by default
+def test_the_error_comes_before_anything_is_computed(method: ToMA, first: bool) -> None:
+    """Whether the model was patched first or split first."""
     model = tiny.model("flux")
-    config = SimpleNamespace(ring_degree=2, ulysses_degree=1)
-    model._parallel_config = SimpleNamespace(context_parallel_config=config)
-    tomadiff.apply(model, ToMA.whole(0.5), guard=False)
+    config = SimpleNamespace(context_parallel_config=SimpleNamespace(ring_degree=2, ulysses_degree=1))
+    model._parallel_config = None if first else config
+    tomadiff.apply(model, method, guard=False)
+    model._parallel_config = config
     computed: list[int] = []
     model.x_embedder.register_forward_hook(lambda *_: computed.append(1))
-    with pytest.raises(PatchError, match="context parallelism"):
+    with pytest.raises(PatchError, match=r"Context parallelism .* quota='equal'"):
         model(**flux_inputs())
     assert not computed
 
@@ -109,7 +113,7 @@ def run(family: str, merge: bool, **degrees: int) -> Tensor:
     if degrees:
         model.enable_parallelism(config=ContextParallelConfig(**degrees))
     if merge:
-        patch = tomadiff.apply(model, 0.5, guard=False)
+        patch = tomadiff.apply(model, 0.5, quota="equal", proportional=False, guard=False)
     with torch.no_grad():
         output: Tensor = model(**INPUTS[family]())[0]
     if merge:

@@ -28,8 +28,8 @@ def own_part(grid: Grid, method: Method, parts: int, tail: int = 0) -> Grid:
     regions: Any = method.local_regions
     if regions is None:
         raise PatchError(
-            f"{method!r} compares tokens across the whole image, and context parallelism splits it over {parts} "
-            "processes; take ToMA with its own regions, or remove the patch."
+            f"Context parallelism splits the image over {parts} processes, and {method!r} looks at all of it. Take "
+            "ToMA with quota='equal', proportional=False and regions of its own, or remove the patch."
         )
     if tail:
         raise PatchError("Reference images cannot be merged under context parallelism; remove the patch.")

@@ -13,7 +13,6 @@ from tomadiff.adapters.family import Family, Stack
 from tomadiff.adapters.registry import describe_supported
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.methods.base import Method
-from tomadiff.parallel import processes
 from tomadiff.planner import Moment, Planner
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Site
@@ -99,7 +98,7 @@ class Survey:
             self.sites.append((call.module, site))
 
     def _new_slot(self, name: str, level: int, depth: int, progress: float) -> Slot:
-        method = settled(self.method, self.family, split=processes(self.model) > 1)
+        method = settled(self.method, self.family)
         slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress))
         slot.warn = self.warn
         self.slots.append(slot)
@@ -107,12 +106,8 @@ class Survey:
         return slot
 
 
-def settled(method: Method, family: Family, *, split: bool = False) -> Method:
-    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family.
-
-    Where the tokens of an image are ``split`` over processes, every process must plan for its own alone.
-    """
+def settled(method: Method, family: Family) -> Method:
+    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family."""
     left_open = {one.name for one in fields(method) if getattr(method, one.name) is None}
     chosen: dict[str, Any] = {} if family.share is None else {"share": family.share}
-    wanted = set() if split else left_open & family.defaults.keys()
-    return replace(method, **chosen, **{name: family.defaults[name] for name in wanted})
+    return replace(method, **chosen, **{name: family.defaults[name] for name in left_open & family.defaults.keys()})

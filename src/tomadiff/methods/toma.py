@@ -142,7 +142,7 @@ class ToMA(Method):
     @property
     def local_regions(self) -> AnyRegions | None:
         """See :attr:`Method.local_regions`: equally many destinations in every region, and tokens merge there."""
-        apart = self.attention_regions in (None, self.regions) and self.quota != "shared"
+        apart = self._is_local and self.quota != "shared" and not self.proportional
         return self.regions if apart and self.selector != "random" else None
 
     @property
