@@ -21,6 +21,11 @@ RATIOS = (0.5, 0.0, 0.1, 0.25, 0.75, 0.9)
 SCHEDULES = ("default", "every step", "every 2 and 1", "from half", "last steps", "per level")
 FORECASTS = ("none", "every 2", "tolerance", "alone")
 FLOW = ("flux", "sd3", "wan")  # families whose pipelines need a flow scheduler
+UNKNOWN_TO = {  # families that diffusers itself cannot use a tool on
+    "LoRA": ("pixart",),
+    "compiled blocks": ("sd3", "pixart"),
+    "attention slicing": ("flux", "sd3", "pixart", "wan"),
+}
 CACHED = ("flux", "wan")  # families that diffusers' caches know
 SCHEDULERS = (
     "own",
@@ -86,7 +91,7 @@ class Case:
             return False
         if self.tool in ("first block cache", "TaylorSeer") and self.forecast != "none":
             return False  # refused with an error, which a test of its own looks at
-        if self.tool == "attention slicing" and self.family not in ("sd15", "sdxl"):
+        if self.family in UNKNOWN_TO.get(self.tool, ()):
             return False
         if self.event in ALONE and self.tool not in HARMLESS:
             return False

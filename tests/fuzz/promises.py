@@ -212,7 +212,9 @@ def _later_pipeline(case: Case, built: Tiny, patch: Patch, merged: Tensor) -> No
 def _threads(case: Case, built: Tiny, patch: Patch, merged: Tensor) -> None:
     """Two pipelines with one model at once: each gives its image, or says that it cannot."""
     scheduler = built.pipe.scheduler
-    other = _sharing(built, scheduler=type(scheduler).from_config(scheduler.config))
+    parts = {name: copy.deepcopy(part) for name, part in built.pipe.components.items() if "tokenizer" in name}
+    parts["scheduler"] = type(scheduler).from_config(scheduler.config)
+    other = _sharing(built, **parts)  # neither schedulers nor tokenizers can serve two threads
     together = Barrier(2)
 
     def run(pipe: Any) -> Tensor | None:
