@@ -226,6 +226,17 @@ def test_ratios_by_level(unet: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- what it says
+def test_the_summary_begins_with_the_settings_in_force(unet: Any) -> None:
+    with tomadiff.apply(unet, 0.5) as patch:
+        method, schedule, *_ = patch.summary().splitlines()
+    assert (
+        method == "ToMA(0.5), span op, scope block, regions Tiles(4), unmerge least-squares, selector facility_location"
+    )
+    assert schedule == "Schedule: destinations every 1, weights every 1, from step 0"
+    with tomadiff.apply(tiny.build("flux").model, 0.5) as patch:
+        assert "quota shared, proportional on" in patch.summary().splitlines()[0], "what suits the family"
+
+
 def test_report_and_summary(unet: Any) -> None:
     with tomadiff.apply(unet, ToMA.paper(0.5)) as patch:
         assert "nothing is merged: the model has not run yet" in patch.summary()

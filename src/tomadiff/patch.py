@@ -327,8 +327,10 @@ class Patch:
         forecasts = tuple(one.report() for one in self._forecasts)
         if not self._models:
             return Report("", "", (), forecasts)
-        method, schedule = self._models[0].method, self._models[0].schedule
-        return Report(repr(method), repr(schedule), tuple(patched.report() for patched in self._models), forecasts)
+        first = self._models[0]
+        return Report(
+            str(first.settled), str(first.schedule), tuple(patched.report() for patched in self._models), forecasts
+        )
 
     def plans(self) -> dict[str, Plan]:
         """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""

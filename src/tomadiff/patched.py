@@ -43,7 +43,7 @@ from tomadiff.reuse import reusing_block, reusing_op
 from tomadiff.schedule import Schedule
 from tomadiff.sites import Passage, Site, merged_block, merged_op, planning_block
 from tomadiff.slots import Slot
-from tomadiff.survey import Survey
+from tomadiff.survey import Survey, settled
 
 logger = logging.getLogger("tomadiff")
 
@@ -197,6 +197,11 @@ class PatchedModel:
             self.warn_once(_NO_GAIN)
         self.moment.passes = self._passes(call.image)
         self.calls += 1
+
+    @property
+    def settled(self) -> Method:
+        """The method as it is in force, with what it leaves open as suits the model."""
+        return settled(self.method, self.family, split=processes(self.model) > 1)
 
     def begin(self, steps: int | None = None) -> None:
         """A new image starts; see :meth:`Clock.begin`."""

@@ -58,6 +58,15 @@ class Schedule(Settings):
     reuse_every: Count = 1
     reuse_from: When = 0
 
+    def __str__(self) -> str:
+        """What it says, in one line."""
+        destinations, weights = self.intervals
+        told = [f"destinations every {destinations}", f"weights every {weights}", f"from {_moment(self.start)}"]
+        told += [f"ratio {ratio:g} at level {level}" for level, ratio in dict(self.ratio_at_level).items()]
+        if self.reuse_every > 1:
+            told.append(f"ops computed every {self.reuse_every} steps from {_moment(self.reuse_from)}")
+        return f"Schedule: {', '.join(told)}"
+
     def completed_by(self, own: Schedule) -> Schedule:
         """With what is left to the method, whose ``own`` schedule says it."""
         destinations, weights = (
@@ -114,6 +123,10 @@ class Schedule(Settings):
             selected = step if due[-1] is Due.SELECT else selected
             weighed = step if due[-1] in (Due.SELECT, Due.REWEIGH) else weighed
         return due
+
+
+def _moment(when: When) -> str:
+    return f"step {when}" if isinstance(when, int) else f"{when:.0%} of the run"
 
 
 def _step_of(name: str, moment: When, total: int | None) -> int:

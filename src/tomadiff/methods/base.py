@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -17,6 +17,9 @@ from tomadiff.settings import Index, Ratio, Rule, Seed, Settings
 Scope = Literal["level", "stack", "block"]
 Span = Literal["op", "block"]
 Levels = Annotated[tuple[Index, ...], Rule("give numbers such as (0, 1), or None for all", bool)]
+
+
+_SELDOM = ("share", "merge_attention", "merge_cross_attention", "merge_feed_forward", "plans_from", "seed", "kernels")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,12 @@ class Method(Settings):
         super().__post_init__()
         if not (self.merge_attention or self.merge_cross_attention or self.merge_feed_forward):
             raise SettingError("Every op is switched off; leave at least one of merge_attention, … on.")
+
+    def __str__(self) -> str:
+        """Its name, ratio and settings, in one line; what is off or left open is left out."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _SELDOM}
+        told = {name: value for name, value in told.items() if value not in (None, False) and name != "ratio"}
+        return ", ".join([f"{type(self).__name__}({self.ratio:g})", *(f"{name} {_plain(told[name])}" for name in told)])
 
     @property
     def schedule(self) -> Schedule:
@@ -109,3 +118,13 @@ class Method(Settings):
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
         kept: Plan = plan
         return kept
+
+
+def _plain(value: Any) -> str:
+    """A setting as a reader expects it: ``Tiles(4)``, ``least-squares``, ``(0, 1)``."""
+    if value is True:
+        return "on"
+    if not is_dataclass(value):
+        return str(value)
+    given = (getattr(value, one.name) for one in fields(value))
+    return f"{type(value).__name__}({', '.join(str(one) for one in given if one is not None)})"
