@@ -59,9 +59,14 @@ def rows(machine: Hardware) -> list[Row]:
     """Seconds per step and speed-ups on one machine."""
     found = []
     for case, name, ratio in keys():
-        seconds = traced((case, name, ratio), KNOWN, fused=machine.fuses).seconds(machine)
+        own = traced((case, name, ratio), KNOWN, fused=machine.fuses)
+        seconds = own.seconds(machine)
         faster = traced((case, BASELINE, 0.0)).seconds(machine) / seconds
-        numbers = {"step_ms": f"{1000 * seconds:.2f}", "speed_up": f"{faster:.3f}"}
+        numbers = {
+            "step_ms": f"{1000 * seconds:.2f}",
+            "speed_up": f"{faster:.3f}",
+            "launches": f"{own.mean.launches:.0f}",
+        }
         found.append({"hardware": machine.name, **case.columns, "method": name, "ratio": f"{ratio:g}", **numbers})
     return found
 
@@ -81,7 +86,7 @@ def compared_with_paper(found: list[Row]) -> str:
 def table(found: list[Row]) -> str:
     """Predicted speed-ups of all GPUs."""
     columns = [(case, ratio) for case in (SDXL, FLUX, SD3) for ratio in RATIOS]
-    heads = [f"{case.model} {ratio:g}" for case, ratio in columns]
+    heads = [*(f"{case.model} {ratio:g}" for case, ratio in columns), "launches, SDXL 0.5"]
     lines = ["| | " + " | ".join(heads) + " |", "| --- | " + " | ".join(["---:"] * len(heads)) + " |"]
     for name in GPUS:
         for method in METHODS:
@@ -89,8 +94,14 @@ def table(found: list[Row]) -> str:
                 f"{_faster(found, name, case, method, ratio):.2f}×" if ratio in KNOWN[method].ratios else "–"
                 for case, ratio in columns
             ]
-            lines.append(f"| {name}: {KNOWN[method].title} | " + " | ".join(own) + " |")
+            (at_half,) = where(found, hardware=name, **SDXL.columns, method=method, ratio=f"{_middle(method):g}")
+            lines.append(f"| {name}: {KNOWN[method].title} | " + " | ".join([*own, at_half["launches"]]) + " |")
     return "\n".join(lines)
+
+
+def _middle(method: str) -> float:
+    """The ratio whose launches are shown: 0.5, or the method's own."""
+    return 0.5 if 0.5 in KNOWN[method].ratios else KNOWN[method].ratios[0]
 
 
 def _faster(found: list[Row], hardware: str, case: Case, method: str, ratio: float) -> float:

@@ -201,7 +201,7 @@ class PatchedModel:
     @property
     def settled(self) -> Method:
         """The method as it is in force, with what it leaves open as suits the model."""
-        return settled(self.method, self.family, split=processes(self.model) > 1)
+        return settled(self.method, self.family)
 
     def begin(self, steps: int | None = None) -> None:
         """A new image starts; see :meth:`Clock.begin`."""

@@ -229,8 +229,7 @@ def local_plan(
     found, merge, spread, mass, near = fast.local_plan(
         tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull
     )
-    coverage = near.sum(-1) / layout.grid.tokens
-    return MergePlan(layout, found, merge, spread, mass.flatten(1), coverage, groups == 1, fused=True)
+    return MergePlan(layout, found, merge, spread, mass.flatten(1), near.sum(-1), groups == 1, fused=True)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def local_plan(
 
     Returns:
         ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, ``unmerge`` ``(B, R, L, k)``, ``mass`` ``(B, R, k)``, and
-        ``near`` ``(B, R)`` as :func:`merge_weights` has it.
+        ``near`` ``(B, R)``, what each region adds to the coverage of its sample.
     """
     from tomadiff.kernels.programs.local_plan import launch
 

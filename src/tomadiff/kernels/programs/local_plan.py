@@ -43,6 +43,7 @@ def local_plan(
     length,
     kept,
     channels,
+    count,
     sample_stride,
     token_stride,
     CHOOSES: tl.constexpr,
@@ -93,7 +94,7 @@ def local_plan(
         _store_turned(unmerge + where * kept * length, spread, place[:, None] * kept + rank[None, :], rank, inside)
         tl.store(mass + where * kept + rank, total.to(mass.dtype.element_ty), rank >= 0)
         best = tl.max(tl.where((rank >= 0)[:, None], cosine, -1.0), axis=0)
-        tl.store(near + where, tl.sum(tl.where(real, (best + 1) / 2, 0.0), axis=0))
+        tl.store(near + where, tl.sum(tl.where(real, (best + 1) / 2, 0.0), axis=0) / count)
 
 
 @triton.jit
@@ -261,7 +262,8 @@ def launch(
         kernel, sizes = tuning(length, tokens.element_size(), weighs=weighs)
         kernel[(groups * regions,)](
             tokens, index, mask, chosen, merge, unmerge, mass, near, temperature, pull or 0.0,
-            groups, samples // groups, regions, length, kept, tokens.shape[-1], tokens.stride(0), tokens.stride(1),
+            groups, samples // groups, regions, length, kept, tokens.shape[2], tokens.shape[1],
+            tokens.stride(0), tokens.stride(1),
             CHOOSES=chooses, WEIGHS=weighs, FITS=weighs and pull is not None, **sizes,
         )  # fmt: skip
 
