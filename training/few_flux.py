@@ -13,8 +13,8 @@ from training.loop import Recipe
 from training.text import LENGTH
 
 NAME, COMPONENT, RANK = "emoji-flux", "transformer", 32
-RECIPE = Recipe("few-flux", steps=1000, warmup=5, ema_decay=0.98, report_every=40, save_every=5)
-OBJECTIVE = dict(single=4, whole=2, rollouts_from=300)
+RECIPE = Recipe("few-flux", steps=1000, learning_rate=4e-4, warmup=5, ema_decay=0.98, report_every=40, save_every=5)
+OBJECTIVE = dict(single=4, whole=2, rollouts_from=80)
 RUNS = 160
 GUIDANCE = 2.5
 SETTINGS = dict(

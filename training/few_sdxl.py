@@ -12,8 +12,8 @@ from training.compose import SIZE
 from training.loop import Recipe
 
 NAME, COMPONENT, RANK = "emoji-sdxl", "unet", 32
-RECIPE = Recipe("few-sdxl", steps=2000, learning_rate=1.5e-3, warmup=10, ema_decay=0.98, report_every=40, save_every=10)
-OBJECTIVE = dict(single=8, whole=2, rollouts_from=120)
+RECIPE = Recipe("few-sdxl", steps=2000, learning_rate=4e-4, warmup=10, ema_decay=0.98, report_every=40, save_every=10)
+OBJECTIVE = dict(single=8, whole=4, rollouts_from=120)
 RUNS = 240
 SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=distil.STEPS, guidance_scale=1.0)
 SCHEDULER = dict(solver_order=1)  # with flow sigmas, this is Euler's step; borders are every fifth of the teacher's
