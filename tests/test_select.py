@@ -15,13 +15,11 @@ from tomadiff.errors import SettingError, ShapeError
 from tomadiff.select import (
     SELECTORS,
     FacilityLocation,
-    SaturatedCoverage,
     Selection,
     cosines,
     facility_location,
     greedy,
     random,
-    submodular,
 )
 
 
@@ -152,19 +150,6 @@ def test_random_has_its_own_generator() -> None:
     torch.manual_seed(7)
     assert torch.equal(before, torch.get_rng_state())
     assert not torch.equal(one, two)
-
-
-# ------------------------------------------------------------------------------ other objectives
-def test_saturated_coverage_fits_the_seam() -> None:
-    """Its greedy value equals the set function written out."""
-    similarity = shifted(torch.randn(2, 12, 4))
-    chosen = submodular(SaturatedCoverage)(similarity, 5, None)
-    covered = torch.stack([matrix[:, row].sum(1) for matrix, row in zip(similarity, chosen.indices, strict=True)])
-    value = torch.minimum(covered, 0.25 * similarity.sum(2)).sum(1)
-    assert torch.allclose(chosen.value, value, atol=1e-4)
-    assert (chosen.gains.diff(dim=1) <= 1e-4).all()
-    with pytest.raises(SettingError, match="0 < share <= 1"):
-        SaturatedCoverage(share=0)
 
 
 def test_objectives_can_be_used_directly() -> None:

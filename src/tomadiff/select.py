@@ -5,14 +5,14 @@ Selectors take the ``similarity`` ``(M, L, L)`` of the tokens of ``M`` regions (
 batch. The plain-torch code here is the definition; faster equals may stand in for it.
 
 :func:`facility_location` is the paper's choice. :func:`random`, :func:`strided` and :func:`kmeans` are there to
-compare with. Another submodular function is a small :class:`Objective`; :class:`SaturatedCoverage` shows one.
+compare with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -98,67 +98,23 @@ def _picked(rows: Tensor, places: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- objectives
-class Objective(Protocol):
-    """A monotone set function that a greedy choice maximises; one instance serves one call.
-
-    ``start`` receives the ``(M, L, L)`` similarity, ``gains`` says what every token would add to the set chosen so
-    far, and ``add`` puts one token per region into it.
-    """
-
-    def start(self, similarity: Tensor) -> None:
-        """Begin with the empty set."""
-        ...
-
-    def gains(self) -> Tensor:
-        """``(M, L)`` what each token would add."""
-        ...
-
-    def add(self, chosen: Tensor) -> None:
-        """Add token ``chosen[m]`` ``(M,)`` to the set of region ``m``."""
-        ...
-
-
 class FacilityLocation:
     """``f(T) = Σ_i max_{j∈T} S_ij``: every token should have a destination that is like it."""
 
     def start(self, similarity: Tensor) -> None:
-        """See :class:`Objective`."""
+        """Begin with the empty set, on a similarity ``(M, L, L)``."""
         self.by_candidate = similarity.transpose(1, 2).contiguous()  # row v: how like v every token is
         self.best = similarity.new_zeros(similarity.shape[:2])
         self._room = torch.empty_like(self.by_candidate)
 
     def gains(self) -> Tensor:
-        """See :class:`Objective`."""
+        """``(M, L)`` what each token would add to the set chosen so far."""
         torch.sub(self.by_candidate, self.best[:, None, :], out=self._room)
         return self._room.clamp_(min=0).sum(-1)
 
     def add(self, chosen: Tensor) -> None:
-        """See :class:`Objective`."""
+        """Add token ``chosen[m]`` ``(M,)`` to the set of region ``m``."""
         torch.maximum(self.best, _rows(self.by_candidate, chosen), out=self.best)
-
-
-class SaturatedCoverage:
-    """``f(T) = Σ_i min(Σ_{j∈T} S_ij, share · Σ_j S_ij)``: a token that is covered well enough asks for no more."""
-
-    def __init__(self, share: float = 0.25) -> None:
-        if not 0 < share <= 1:
-            raise SettingError(f"SaturatedCoverage(share={share!r}) is not possible; choose 0 < share <= 1.")
-        self.share = share
-
-    def start(self, similarity: Tensor) -> None:
-        """See :class:`Objective`."""
-        self.by_candidate = similarity.transpose(1, 2).contiguous()
-        self.enough = self.share * self.by_candidate.sum(1)
-        self.covered = torch.zeros_like(self.enough)
-
-    def gains(self) -> Tensor:
-        """See :class:`Objective`."""
-        room = (self.enough - self.covered).clamp_min(0)
-        return torch.minimum(self.by_candidate, room[:, None, :]).sum(-1)
-
-    def add(self, chosen: Tensor) -> None:
-        """See :class:`Objective`."""
-        self.covered += _rows(self.by_candidate, chosen)
 
 
 def _masked(similarity: Tensor, mask: Tensor | None) -> Tensor:
@@ -172,7 +128,7 @@ def _rows(matrix: Tensor, chosen: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- selectors
-def greedy(objective: Objective, similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
+def greedy(objective: FacilityLocation, similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """Choose ``count`` tokens of every region one after the other, each time the one that adds most.
 
     Ties go to the lowest index, and no token is chosen twice. Masked tokens come after all others, by index, so
@@ -230,15 +186,6 @@ def facility_location_with(kernels: Choice) -> Selector:
 
     def select(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
         return facility_location(None, count, mask, similarity=similarity, kernels=kernels)
-
-    return select
-
-
-def submodular(objective: Callable[[], Objective]) -> Selector:
-    """A selector that maximises another objective: ``ToMA(selector=submodular(SaturatedCoverage))``."""
-
-    def select(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
-        return greedy(objective(), similarity, count, mask)
 
     return select
 
