@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -60,14 +59,32 @@ def test_an_image_in_a_batch_is_the_image_alone(method: str, guidance: float) ->
         torch.testing.assert_close(alone, image, atol=1e-5, rtol=1e-5)
 
 
-def test_who_asks_in_vain_hears_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Flux has one table of positions for all images of a batch."""
+@pytest.mark.parametrize("settings", [{}, {"quota": "equal", "proportional": False}, {"span": "block"}])
+def test_images_of_flux_run_one_by_one(settings: dict[str, Any]) -> None:
+    """It has one table of positions for all images of a batch, so those with destinations of their own take turns."""
     one = tiny.build("flux")
-    tomadiff.apply(one.pipe, 0.5, share="sample", guard=False)
-    with caplog.at_level(logging.WARNING, "tomadiff"):
-        one.draw(num_inference_steps=1)
-        assert not caplog.records
-        one.draw(num_inference_steps=1, num_images_per_prompt=2)
-        one.draw(num_inference_steps=1, num_images_per_prompt=2)
-    (record,) = caplog.records
-    assert "share" in record.getMessage()
+    one.pipe.to(torch.float64)
+    tomadiff.apply(one.pipe, 0.5, share="sample", guard=False, **settings)
+    prompts, call = ["a fox", "a house", "the sea"], {"max_sequence_length": 12}
+    batch = _generated(one.pipe, prompts, [1, 2, 3], **call)
+    for prompt, seed, image in zip(prompts, [1, 2, 3], batch.split(1), strict=True):
+        alone = _generated(one.pipe, [prompt], [seed], **call)
+        torch.testing.assert_close(alone, image, atol=1e-5, rtol=1e-5)
+
+
+def test_images_of_qwen_run_one_by_one() -> None:
+    model, inputs = tiny.qwen_image()
+    model.double()
+    call = {name: value.double() if is_float(value) else value for name, value in inputs(batch=2).items()}
+    tomadiff.apply(model, 0.5, share="sample", guard=False)
+    with torch.no_grad():
+        together = model(**call)[0]
+        for number in range(2):
+            tomadiff.apply(model, 0.5, share="sample", guard=False)
+            one = slice(number, number + 1)
+            alone = model(**{name: value if name == "return_dict" else value[one] for name, value in call.items()})[0]
+            torch.testing.assert_close(alone, together[one], atol=1e-5, rtol=1e-5)
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tomadiff.allotment import AllottedPlan
-from tomadiff.plan import MergePlan, repeat_to
+from tomadiff.plan import MergePlan, Plan, repeat_to
 from tomadiff.slots import Slot
 
 _SMALLEST = 1e-3  # a merged token that nobody joined still has a key
@@ -22,7 +22,7 @@ class Rotary:
     Attributes:
         argument: name of the keyword argument.
         position: its place behind ``hidden_states`` where it is given by position, else ``None``.
-        axis: the tables' token axis; 0 means they have no batch axis, so a batch shares its destinations.
+        axis: the tables' token axis; 0 means they have no batch axis, so samples share destinations or run one by one.
         tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
         text_first: whether rows of text tokens come before those of the image.
     """
@@ -67,6 +67,39 @@ def _sizes_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
     return bias[:, None, None].to(tokens.dtype)
 
 
+def have_own_rows(plan: Plan | None, rotary: Rotary | None) -> bool:
+    """Whether samples keep other rows of a table that has no batch axis: then each has a table of its own."""
+    return rotary is not None and rotary.axis == 0 and plan is not None and plan.batch > 1 and not plan.shared
+
+
+def of_sample(
+    number: int, batch: int, rotary: Rotary, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of one sample of a batch whose samples have rotary tables of their own."""
+    one = slice(number, number + 1)
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[one] if value.dim() and len(value) == batch else value
+        if isinstance(value, dict):
+            return {name: own(part) for name, part in value.items()}
+        return value
+
+    def own_tables(tables: Any) -> Any:
+        if isinstance(tables, Tensor):
+            return tables[number]
+        chosen = len(tables) if rotary.tables == "all" else 1
+        return tuple(table[number] if place < chosen else table for place, table in enumerate(tables))
+
+    own_args = [own(value) for value in args]
+    if rotary.position is not None and len(args) > rotary.position and args[rotary.position] is not None:
+        own_args[rotary.position] = own_tables(args[rotary.position])
+    own_kwargs = {name: own(value) for name, value in kwargs.items() if name != rotary.argument}
+    if kwargs.get(rotary.argument) is not None:
+        own_kwargs[rotary.argument] = own_tables(kwargs[rotary.argument])
+    return tuple(own_args), own_kwargs
+
+
 def _with_picked_rows(
     slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -96,6 +129,8 @@ def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> 
     before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
     sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
     text, image, rest = table.split(sizes, dim=axis)
+    if have_own_rows(plan, rotary):
+        return torch.stack([torch.cat([text, image[rows], rest]) for rows in plan.destinations])
     picked = plan.pick(image, dim=axis)
     if picked.shape[0] != text.shape[0] and axis > 0:
         text, rest = (part.expand(picked.shape[0], *part.shape[1:]) for part in (text, rest))

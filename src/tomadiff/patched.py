@@ -183,7 +183,6 @@ class PatchedModel:
         if begins:
             self._await_end(driver)
             self._forget()
-            self._warn_of_sharing(call.image)
         self.scene = self.family.scene(self.model, call)
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = trains or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
@@ -306,16 +305,6 @@ class PatchedModel:
         if reason not in self._warned:
             self._warned.add(reason)
             logger.warning("Some tokens of %s run unmerged: %s.", type(self.model).__name__, reason)
-
-    def _warn_of_sharing(self, image: Tensor) -> None:
-        """Destinations for each image alone are not to be had where positions come as one table for all."""
-        asked, reason = self.method.share, "share"
-        if asked == "sample" and self.family.share == "batch" and len(image) > 1 and reason not in self._warned:
-            self._warned.add(reason)
-            logger.warning(
-                "Images of a batch share their destinations on %s, whatever share=%r says, so each differs from the "
-                "same image alone; generate them one by one where that matters.", self.family.title, asked,
-            )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ budget
     def _adopt(self, choice: Choice) -> None:

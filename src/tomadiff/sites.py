@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tomadiff.arguments import KeyBias, Rotary, for_merged
+from tomadiff.arguments import KeyBias, Rotary, for_merged, have_own_rows, of_sample
 from tomadiff.errors import PatchError
 from tomadiff.grid import Layout
 from tomadiff.inject import DATA
@@ -73,7 +73,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
         return site.inner(self, hidden_states, *args, **kwargs)
     args, kwargs = for_merged(site.slot, site.rotary, site.key_bias, hidden_states, args, kwargs)
     merged = site.slot.merge(hidden_states)
-    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), site.slot.unmerge)
+    return _map_outputs(site, _computed(site, self, merged, args, kwargs), site.slot.unmerge)
 
 
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,20 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     def added(image: Tensor) -> Tensor:
         return slot.unmerge_add(image - merged, hidden_states)
 
-    return _map_outputs(site, site.inner(self, merged, *args, **kwargs), added)
+    return _map_outputs(site, _computed(site, self, merged, args, kwargs), added)
+
+
+def _computed(site: Site, module: nn.Module, merged: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives for ``merged`` tokens; one sample after the other where their positions differ."""
+    if site.rotary is None or not have_own_rows(site.slot.plan, site.rotary):
+        return site.inner(module, merged, *args, **kwargs)
+    results = []
+    for number, sample in enumerate(merged.split(1)):
+        own_args, own_kwargs = of_sample(number, len(merged), site.rotary, args, kwargs)
+        results.append(site.inner(module, sample, *own_args, **own_kwargs))
+    if isinstance(results[0], Tensor):
+        return torch.cat(results)
+    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
 def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -107,7 +107,11 @@ class Survey:
 
 
 def settled(method: Method, family: Family) -> Method:
-    """``method`` with destinations shared as the family needs it, and with what it leaves open as suits the family."""
+    """``method`` with what it leaves open as suits the family.
+
+    Samples share destinations as the family needs it, unless each is to have its own.
+    """
     left_open = {one.name for one in fields(method) if getattr(method, one.name) is None}
-    chosen: dict[str, Any] = {} if family.share is None else {"share": family.share}
+    own = family.share is None or method.share == "sample"
+    chosen: dict[str, Any] = {} if own else {"share": family.share}
     return replace(method, **chosen, **{name: family.defaults[name] for name in left_open & family.defaults.keys()})

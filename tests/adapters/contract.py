@@ -24,6 +24,7 @@ from tomadiff.select import Selection
 from tomadiff.sites import Site
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+BY_REGION: dict[str, Any] = {"quota": "equal", "proportional": False}  # what is recomputed here, on every family
 SIZES = ((8, 8), (9, 16), (16, 9), (7, 13), (5, 31))
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -102,7 +103,7 @@ class FamilyContract:
     def test_sites_compute_what_the_plan_says(self, span: Any) -> None:
         """Batches and grids of all shapes, one after the other through one patch."""
         model = self.model()
-        with tomadiff.apply(model, 0.5, span=span, skip=0) as patch:
+        with tomadiff.apply(model, 0.5, span=span, skip=0, **BY_REGION) as patch:
             for place, size in enumerate(self.sizes):
                 patch.begin()
                 seeds = tuple(range(1 + place % 3))
@@ -137,7 +138,7 @@ class FamilyContract:
         """The unpatched model with merging around its ops by plain hooks gives the patched one's result."""
         model, inputs = self.model(), self.inputs(*self.sizes[1], seeds=(0, 1))
         results: list[Tensor] = []
-        with tomadiff.apply(model, 0.5, skip=0):
+        with tomadiff.apply(model, 0.5, skip=0, **BY_REGION):
             calls = recorded(model, lambda: results.append(self.run(model, **inputs)))
         with self.merging_by_hooks(calls):
             torch.testing.assert_close(self.run(model, **inputs), results[0], rtol=1e-4, atol=1e-4)
@@ -177,13 +178,12 @@ class FamilyContract:
         """Destinations that do not look at tokens leave nothing that samples could share."""
         self._check_independence(ToMA(0.5, selector=first_ones, skip=0))
 
-    def test_samples_do_not_share_destinations_unless_they_must(self) -> None:
-        if not self.shares_batch:
-            self._check_independence(ToMA(0.5, share="sample", skip=0))
+    def test_samples_have_destinations_of_their_own_if_asked_to(self) -> None:
+        self._check_independence(ToMA(0.5, share="sample", skip=0))
 
     def test_a_batch_shares_destinations_where_it_must(self) -> None:
         model = self.model()
-        with tomadiff.apply(model, 0.5, skip=0, share="sample"):
+        with tomadiff.apply(model, 0.5, skip=0, **BY_REGION):
             calls = recorded(model, lambda: self.run(model, **self.inputs(*self.sizes[0], seeds=(0, 1))))
         assert all(call.plan.shared == self.shares_batch for call in calls)
         for call in calls:

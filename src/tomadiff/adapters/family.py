@@ -139,7 +139,7 @@ class Family:
         scene: finds the grids of a call.
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
-        share: forced where rotary tables have no batch axis.
+        share: where rotary tables have no batch axis; samples with destinations of their own then run one by one.
         defaults: settings that suit the family, for methods that have them and leave them open.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
