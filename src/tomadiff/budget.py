@@ -38,7 +38,7 @@ Speedup = Annotated[
 class Policy:
     """Which of the settings that meet a budget is taken: the smallest ratio, on the finest level above all.
 
-    The first steps stay unmerged, as they do by default, unless the budget cannot be met so. To begin still later and
+    The first steps stay unmerged unless the budget cannot be met so. To begin still later and
     to remove more then was no better on emoji-flux and worse on emoji-sdxl, at equal cost.
 
     Attributes:
