@@ -3,6 +3,8 @@
 Generates the tuning pairs on an embedded pipeline, all rules of a set for one pair after the other, and appends one
 line per image to `results/forecasts-<model>.csv`. What is in the file is not generated again. The cost is the share of
 denoiser calls that were computed. `--cache` keeps outputs of the denoiser in a folder: rules share their first steps.
+`--table` prints what the file holds, over the pairs that all rules have. `--shown` takes the first of the pairs that
+results are shown on, for patterns that nothing was tuned for, and a file of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -33,7 +36,7 @@ Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {
     "ours": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
-    "every": [Forecast(every=2), Forecast(every=3), Forecast(every=4)],
+    "every": [Forecast(every=2), Forecast(every=3)],
     "knobs": [
         Tried(0.1, by_sample=True),
         Tried(0.05, "line"),
@@ -126,12 +129,14 @@ def _begin(rule: Rule, times: list[float]) -> Any:
     return forecaster
 
 
-def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path, cache: Path | None) -> None:
+def path_of(folder: Path, model: str, shown: bool) -> Path:
+    return folder / f"forecasts-{'shown-' if shown else ''}{model}.csv"
+
+
+def run(path: Path, model: str, sets: Sequence[str], pairs: Sequence[Pair], steps: int, cache: Path | None) -> None:
     """Generate what is missing, pair by pair."""
-    path = folder / f"forecasts-{model}.csv"
     done = {(row["steps"], row["rule"], row["prompt"], row["seed"]) for row in rows.read(path)}
     bench = Bench(model, steps, cache)
-    pairs = pairs_of(count, PROMISED_PAIRS)
     wanted = [(pair, rule) for pair in pairs for name in sets for rule in SETS[name]]
     for pair, rule in track(wanted, description=f"{model}, {steps}"):
         prompt, seed = pair
@@ -140,20 +145,42 @@ def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path, c
             rows.append(path, {**about, **bench.compare(pair, rule)})
 
 
+def table(path: Path) -> Iterator[str]:
+    """One line of Markdown for each rule, over the pairs that all rules of so many steps have."""
+    by_rule: dict[tuple[str, str], dict[tuple[str, str], rows.Row]] = {}
+    for row in rows.read(path):
+        by_rule.setdefault((row["steps"], row["rule"]), {})[row["prompt"], row["seed"]] = row
+    yield "| steps | rule | pairs | cost | PSNR | MSE, mean | median | worst |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for (steps, rule), own in by_rule.items():
+        common = set.intersection(*(set(found) for (count, _), found in by_rule.items() if count == steps))
+        cost, psnr, mse = ([float(own[pair][name]) for pair in common] for name in ("cost", "psnr", "mse"))
+        if common:
+            errors = f"{fmean(mse):.2f} | {median(mse):.2f} | {max(mse):.1f}"
+            yield f"| {steps} | `{rule}` | {len(common)} | {fmean(cost):.3f} | {fmean(psnr):.2f} | {errors} |"
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
-    parser.add_argument("sets", nargs="+", choices=list(SETS))
+    parser.add_argument("sets", nargs="*", help=", ".join(SETS))
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cache", type=Path, help="folder for outputs of the denoiser")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--shown", action="store_true", help="the first of the pairs that results are shown on")
+    parser.add_argument("--table", action="store_true", help="print what is there, and generate nothing")
     arguments = parser.parse_args(given)
+    path = path_of(arguments.results, arguments.model, arguments.shown)
+    if arguments.table:
+        print("\n".join(table(path)))
+        return
     torch.set_num_threads(arguments.threads)
     if arguments.cache is not None:
         arguments.cache.mkdir(parents=True, exist_ok=True)
-    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results, arguments.cache)
+    pairs = pairs_of(arguments.pairs, 0 if arguments.shown else PROMISED_PAIRS)
+    run(path, arguments.model, arguments.sets, pairs, arguments.steps, arguments.cache)
 
 
 if __name__ == "__main__":
