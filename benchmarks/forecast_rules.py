@@ -27,6 +27,7 @@ class Tried:
             remainder of an interpolation in absolute time, or in proportion to the distance.
         by_sample: the worst sample decides, instead of the norm over all.
         fall: an error rate falls at most by this factor from one computed step to the next.
+        recursive: from the rate that was used there; else from the one that was measured there.
         first: steps that are computed first.
         most: forecast steps in a row.
         weight: of an error: none, the size of the sampler's step, or the noise level.
@@ -40,6 +41,7 @@ class Tried:
     first: int = 3
     most: int = 3
     weight: Literal["", "step", "noise"] = ""
+    recursive: bool = True
 
     def begin(self, times: list[float]) -> Run:
         """A new image."""
@@ -53,6 +55,7 @@ class Run:
         self.rule, self.times = rule, times
         self.kept: list[tuple[float, Tensor]] = []
         self.rates: dict[str, float] = {}
+        self.measured: dict[str, float] = {}  # rates of the last computed step, without memory
         self.share: Tensor | None = None
         self.since, self.row = 0.0, 0
         self.computed: list[int] = []
@@ -110,7 +113,9 @@ class Run:
     def _observe(self, step: int, output: Tensor, forecasts: dict[str, tuple[Tensor, float]]) -> None:
         for name, (forecast, growth) in forecasts.items():
             rate = _relative(output - forecast, output, self.rule.by_sample) / growth
-            self.rates[name] = max(rate, self.rule.fall * self.rates.get(name, 0.0))
+            before = self.rates if self.rule.recursive else self.measured
+            self.rates[name] = max(rate, self.rule.fall * before.get(name, 0.0))
+            self.measured[name] = rate
         if len(self.kept) == 2:
             (before, older), (then, last) = self.kept
             trend = (last - older) * ((self.times[step] - then) / (then - before))

@@ -36,6 +36,7 @@ Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {
     "ours": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
+    "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
     "every": [Forecast(every=2), Forecast(every=3)],
     "knobs": [
         Tried(0.1, by_sample=True),
