@@ -48,6 +48,7 @@ def generated(*options: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_busy_machine_generates_the_same_image() -> None:
     with busy(2):
         found = generated("--steps", "2", "--models", "emoji-sdxl", "--settings", "0.375")

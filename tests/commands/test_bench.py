@@ -49,6 +49,7 @@ def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
     assert float(rows[1]["flops"]) < float(rows[0]["flops"]) < float(rows[2]["flops"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_forecasts_are_timed_too() -> None:
     asked = ["bench", "--methods", "baseline", "--ratios", "0.5", "--forecast", "0.9", "--steps", "8", "--rounds", "1"]

@@ -63,6 +63,7 @@ def test_borders_are_every_fifth_of_the_teacher_s_steps(call):
     assert torch.allclose(student.sigmas, scheduler.sigmas[:: distil.STRIDE], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_lora_file_does_what_the_student_does_and_leaves_no_trace(call, tmp_path):
     student = distil.Student(call)
     disturb(student)
@@ -89,6 +90,7 @@ def test_a_lora_file_does_what_the_student_does_and_leaves_no_trace(call, tmp_pa
     assert all(torch.equal(before[name], weight) for name, weight in after.items())
 
 
+@pytest.mark.slow
 def test_both_losses_train_the_additions_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("TOMADIFF_TRAINING_DIR", str(tmp_path))
     folder = teacher.stage_dir("few-sdxl") / "runs"
