@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import grids, local_regions, random_tokens, small_sides
-from tomadiff import Grid, Stripes, Tiles, ToMA, ToMAToFu, Whole
+from tomadiff import Grid, Stripes, Tiles, ToMA, Whole
 from tomadiff.allotment import AllottedPlan, kept_in_all
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.grid import Regions
@@ -135,12 +135,6 @@ def test_moving_and_showing() -> None:
     assert kept_in_all(0.99, Tiles(4).layout(grid)) == 4, "every region keeps one"
     with pytest.raises(ShapeError, match="keeps 48"):
         plan.unmerge(torch.ones(1, 7, 4))
-
-
-def test_tofu_prunes_on_them_too() -> None:
-    tokens, grid = random_tokens(Grid(8, 8), 1, 8, seed=6), Grid(8, 8)
-    plan = ToMAToFu(0.5, quota="shared").plan(tokens, grid, depth=0.1)
-    assert torch.equal(plan.merge(tokens)[0], tokens[0, plan.destinations[0]])
 
 
 def test_what_it_cannot_do_is_said() -> None:

@@ -34,7 +34,7 @@ ROWS = (
     ("pooled", "reuse"),
     ("adapters",),
     ("cost",),
-    ("guard", "report", "measured", "survey"),
+    ("guard", "report", "survey"),
     ("ledger",),
     ("patched",),
     ("forecast_model",),

@@ -9,7 +9,7 @@ import torch
 
 import tomadiff
 from tests import tiny
-from tomadiff import Schedule, ToMA
+from tomadiff import Schedule, ToMA, Whole
 from tomadiff.adapters.registry import family_of
 from tomadiff.survey import settled
 
@@ -46,6 +46,15 @@ def test_flux_gets_shared_quotas_and_proportional_attention_by_default() -> None
     own = settled(ToMA(quota="equal", proportional=False), flux)
     assert (own.quota, own.proportional, own.share) == ("equal", False, "batch")
     assert settled(ToMA.paper(), flux) == ToMA.tile(share="batch")
+
+
+@pytest.mark.parametrize(
+    "method", [ToMA(0.5, skip=0, selector="random"), ToMA(0.5, skip=0, attention_regions=Whole())], ids=str
+)
+def test_quotas_stay_equal_where_they_cannot_be_shared(method: ToMA) -> None:
+    drawer = tiny.build("flux")
+    assert settled(method, family_of(drawer.model)).quota is None
+    assert drawn(drawer, method).isfinite().all()
 
 
 def test_keys_are_weighed_by_their_sizes() -> None:

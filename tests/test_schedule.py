@@ -37,8 +37,6 @@ def test_age_counts_when_a_cache_skips_steps() -> None:
 
 def test_windows_in_steps_and_shares() -> None:
     assert actions(Schedule(start=2), list(range(4))) == ["skip", "skip", "select", "reuse"]
-    assert Schedule(start=0.2).needs_total
-    assert not Schedule(start=2).needs_total
     assert [Schedule(start=0.25).merges_at(step, total=4) for step in range(4)] == [False, True, True, True]
     with pytest.raises(SettingError, match=r"patch\.begin\(steps"):
         Schedule(start=0.2).merges_at(3)
@@ -65,7 +63,6 @@ def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
         False,
     ]
     assert not any(Schedule().reuses_at(step) for step in range(9))
-    assert Schedule(reuse_every=2, reuse_from=0.5).needs_total
 
 
 @pytest.mark.parametrize(

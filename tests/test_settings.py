@@ -22,7 +22,7 @@ from tomadiff import Schedule, Stripes, Tiles, ToMA, Whole
 from tomadiff.budget import Budget
 from tomadiff.errors import SettingError
 from tomadiff.forecast import Forecast
-from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMAToFu, ToMeSD
+from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMeSD
 from tomadiff.presets import Preset
 from tomadiff.settings import Settings
 
@@ -94,7 +94,7 @@ def test_whatever_is_given_works_or_raises_a_setting_error(setting: tuple[type[A
 
 
 def test_every_kind_of_setting_is_tested_here() -> None:
-    assert {ToMA, ToMeSD, ToFu, ToDo, ToMAToFu, Bound, Schedule, Stripes, Tiles, Budget, Preset, Forecast} <= OURS
+    assert {ToMA, ToMeSD, ToFu, ToDo, Bound, Schedule, Stripes, Tiles, Budget, Preset, Forecast} <= OURS
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from tomadiff.clock import Clock
 from tomadiff.errors import TomaError
 from tomadiff.forecast import Forecast
 from tomadiff.grid import Grid, Stripes, Tiles, Whole
-from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
+from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.patch import Patch, apply, remove
 from tomadiff.plan import MergePlan
 from tomadiff.schedule import Schedule
@@ -27,7 +27,6 @@ __all__ = [
     "ToDo",
     "ToFu",
     "ToMA",
-    "ToMAToFu",
     "ToMeSD",
     "TomaError",
     "Whole",

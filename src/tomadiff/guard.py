@@ -214,7 +214,7 @@ def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) ->
     tokens = torch.empty(scale.batch, grid.tokens, width, dtype=scale.dtype, device="meta")
     plans: list[Plan] = []
     selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)), warm=True)
-    reweighing = trace(lambda: method.reweigh(plans[0], tokens, depth=depth), warm=True)
+    reweighing = trace(lambda: method.reweigh(plans[0], tokens), warm=True)
     plan = plans[0].arranged() if scale.arranged else plans[0]
     merged = plan.merge(tokens)
     around = {

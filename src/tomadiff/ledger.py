@@ -201,7 +201,7 @@ class Ledger:
         passes = self.passes if tokens.shape[0] % self.passes == 0 else 1
         plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
         selecting = trace(lambda: made.append(plan(tokens, grid)), warm=True)
-        reweighing = trace(lambda: method.reweigh(made[0], tokens, depth=depth), warm=True)
+        reweighing = trace(lambda: method.reweigh(made[0], tokens), warm=True)
         return selecting, reweighing
 
 

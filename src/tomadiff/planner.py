@@ -148,5 +148,5 @@ class Planner:
 
     def _reweighed(self, kept: Kept, image: Tensor) -> Kept:
         self.weights_made += 1
-        plan = self.method.reweigh(kept.plan, self._in_raster_order(image), depth=self.depth)
+        plan = self.method.reweigh(kept.plan, self._in_raster_order(image))
         return Kept(plan, kept.key, kept.selected_at, self.moment.tick.step)

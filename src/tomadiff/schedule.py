@@ -80,11 +80,6 @@ class Schedule(Settings):
         """Steps that destinations and weights are kept for; the paper's where nobody says."""
         return self.destinations_every or _PAPERS[0], self.weights_every or _PAPERS[1]
 
-    @property
-    def needs_total(self) -> bool:
-        """Whether a fraction is used, so that the number of steps must be known."""
-        return isinstance(self.start, float) or isinstance(self.reuse_from, float)
-
     def merges_at(self, step: int, total: int | None = None) -> bool:
         """Whether tokens merge at ``step``."""
         return step >= _step_of("start", self.start, total)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from torch import nn
 
@@ -85,7 +84,7 @@ class Survey:
         if described is None:
             self.warn(f"blocks of the class {type(module).__name__} are not known")
             return
-        key = {"level": f"level {level}", "stack": stack.name, "block": f"block {place}"}[self.method.scope]
+        key = {"level": f"level {level}", "block": f"block {place}"}[self.method.scope]
         for call in calls_to_wrap(module, described, self.method):
             slot = self._known.get(key) or self._new_slot(key, level, stack.depth, place / total)
             leads = key not in self._known
@@ -111,7 +110,5 @@ def settled(method: Method, family: Family) -> Method:
 
     Samples share destinations as the family needs it, unless each is to have its own.
     """
-    left_open = {one.name for one in fields(method) if getattr(method, one.name) is None}
     own = family.share is None or method.share == "sample"
-    chosen: dict[str, Any] = {} if own else {"share": family.share}
-    return replace(method, **chosen, **{name: family.defaults[name] for name in left_open & family.defaults.keys()})
+    return (method if own else replace(method, share=family.share)).completed_by(family.defaults)

@@ -12,6 +12,7 @@ import torch
 import tomadiff
 from tests import tiny
 from tomadiff import ToMA, embedded
+from tomadiff.adapters.registry import family_of
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluate import tune
 from tomadiff.evaluate.generate import Question, Variant
@@ -68,6 +69,14 @@ def test_a_setting_that_fails_is_out_and_the_search_goes_on(
     fake.broken = set(fake.errors)
     with pytest.raises(TomaError, match="No setting could be tried"):
         tune.search(None, {}, PAIRS, 0.5)
+
+
+def test_what_a_family_has_by_default_is_not_tried_twice() -> None:
+    flux, sdxl = (family_of(tiny.build(name).model) for name in ("flux", "sdxl"))
+    names = {
+        family.name: {one.name.partition(",")[0] for one in tune.settings(20, family=family)} for family in (flux, sdxl)
+    }
+    assert names[sdxl.name] - names[flux.name] == {"shared quota"}
 
 
 @pytest.mark.slow

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests import tiny
-from tomadiff import Bound, Grid, ToDo, ToFu, ToMA, ToMAToFu, apply
-from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
-from tomadiff.measured import block_linearity, share_to_prune
+from tomadiff import Bound, Grid, ToDo, ToFu, ToMA, apply
+from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.methods.catalogue import CATALOGUE, named
-from tomadiff.methods.tofu import linearity
 
 
 # ------------------------------------------------------------------------------ ToFu
@@ -36,48 +34,10 @@ def test_mlerp_keeps_the_largest_norm() -> None:
         assert torch.cosine_similarity(mean, merged[place], dim=0).item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_linearity_tells_linear_layers_from_others() -> None:
-    tokens = torch.randn(2, 32, 16)
-    assert linearity(nn.Linear(16, 16, bias=False), tokens) == pytest.approx(1.0, abs=1e-5)
-    assert linearity(lambda x: (3 * x).sin(), tokens) < 0.6
-
-
-@pytest.mark.parametrize("family", ["sdxl", "flux", "wan"])
-def test_the_share_to_prune_can_be_measured(family: str) -> None:
-    drawn = tiny.build(family)
-    drawn.steps = 1
-    base = drawn.draw()
-    values = block_linearity(drawn.model, drawn.draw)
-    assert torch.equal(drawn.draw(), base), "measuring leaves no trace"
-    assert all(-1 <= value <= 1 for value in values)
-    share = share_to_prune(values, threshold=0.9)
-    with apply(drawn.pipe, ToFu(0.5, prune=share)) as patch:
-        assert patch.report().models[0].levels
-
-
-def test_blocks_prune_up_to_the_first_linear_one() -> None:
-    assert share_to_prune([0.2, 0.5, 0.95, 0.3]) == 0.5
-    assert share_to_prune([0.95]) == 0.0
-    assert share_to_prune([0.1, 0.2]) == 1.0
-    with pytest.raises(PatchError, match="draw a picture"):
-        block_linearity(tiny.build("sd15").model, lambda: None)
-
-
-def test_toma_with_tofu_prunes_on_tomas_destinations() -> None:
-    tokens, grid = torch.randn(1, 64, 8), Grid(8, 8)
-    method = ToMAToFu(0.5)
-    early, late, plain = (
-        method.plan(tokens, grid, depth=0.1),
-        method.plan(tokens, grid),
-        ToMA.paper(0.5).plan(tokens, grid),
-    )
-    assert torch.equal(early.merge(tokens)[0], tokens[0, plain.destinations[0]])
-    assert torch.equal(late.merge_matrix, plain.merge_matrix)
-    assert torch.equal(early.unmerge_matrix, plain.unmerge_matrix)
-    assert torch.equal(method.reweigh(early, tokens, depth=0.1).merge_matrix, early.merge_matrix)
-    for share in (-0.1, 2, True):
-        with pytest.raises(SettingError, match="share of the blocks"):
-            ToMAToFu(0.5, prune=share)
+@pytest.mark.parametrize("share", [-0.1, 2, True])
+def test_the_share_that_prunes_is_checked(share: Any) -> None:
+    with pytest.raises(SettingError, match="share of the blocks"):
+        ToFu(0.5, prune=share)
 
 
 # ------------------------------------------------------------------------------ ToDo

@@ -114,7 +114,7 @@ def _metered(method: Method, spent: Counter[Due]) -> Method:
         with flop_counter() as selecting:
             made = kind.plan(self, tokens, grid, **settings)
         with flop_counter() as reweighing:
-            self.reweigh(made, tokens, depth=settings["depth"])
+            self.reweigh(made, tokens)
         spent[Due.SELECT] += selecting.get_total_flops()
         spent[Due.REWEIGH] += reweighing.get_total_flops()
         return made

@@ -80,7 +80,7 @@ class Watched:
 
     def new_weights(self) -> Plan:
         """The plan in use, with weights made from the tokens at hand."""
-        return self.planner.method.reweigh(self.plan, self.tokens, depth=self.planner.depth)
+        return self.planner.method.reweigh(self.plan, self.tokens)
 
     def look(self, tokens: Tensor) -> None:
         """Note the step whose ``tokens`` ``(B, N, C)`` these are."""

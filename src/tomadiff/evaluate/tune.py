@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from tomadiff.adapters.family import Family
 from tomadiff.adapters.registry import family_of
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluate.failures import Failures
@@ -28,6 +29,7 @@ from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
 from tomadiff.reading import MEASURED
 from tomadiff.schedule import Schedule
+from tomadiff.survey import settled as settled_by
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, 0.05, 0.2, 0.4)
@@ -57,16 +59,17 @@ class Finding:
         return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
 
 
-def settings(steps: int, levels: int = 1) -> list[Candidate]:
-    """Everything the search may choose from, for pictures of so many steps; of what comes to the same, the first.
+def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[Candidate]:
+    """Everything the search may choose from, for images of so many steps; of what comes to the same, the first.
 
-    ``levels`` are those of the model that have attention.
+    ``levels`` are those of the model that have attention; its ``family`` says what settings that are left open become.
     """
     distinct: dict[tuple[Any, ...], Candidate] = {}
     for ratio, start in product(RATIOS, STARTS):
         for name, method, schedule in ways(ratio, levels):
             one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
-            distinct.setdefault((method, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
+            settled = method if family is None else settled_by(method, family)
+            distinct.setdefault((settled, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
     return [*distinct.values(), *reusing(steps), *forecasting(steps)]
 
 
@@ -116,7 +119,8 @@ def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, flo
     if not 0 < budget < 1:
         raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
     full = rehearsal.flops(Variant())
-    costs = [(one, rehearsal.flops(one) / full) for one in settings(rehearsal.steps, levels_of(rehearsal.model))]
+    offered = settings(rehearsal.steps, levels_of(rehearsal.model), family_of(rehearsal.model))
+    costs = [(one, rehearsal.flops(one) / full) for one in offered]
     fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
     if not fitting:
         lowest = min(cost for _, cost in costs)

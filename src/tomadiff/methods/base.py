@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from tomadiff.plan import Plan, Share
 from tomadiff.schedule import Schedule
 from tomadiff.settings import Index, Ratio, Rule, Seed, Settings
 
-Scope = Literal["level", "stack", "block"]
+Scope = Literal["level", "block"]
 Span = Literal["op", "block"]
 Levels = Annotated[tuple[Index, ...], Rule("give numbers such as (0, 1), or None for all", bool)]
 
@@ -29,8 +30,7 @@ class Method(Settings):
     Attributes:
         ratio: share of tokens removed; 0.5 keeps half.
         span: merge around every op (``"op"``) or once around a whole block (``"block"``).
-        scope: who shares a plan: all blocks that see one grid (``"level"``), consecutive ones (``"stack"``), or none
-            (``"block"``).
+        scope: who shares a plan: all blocks that see one grid (``"level"``), or none (``"block"``).
         share: which samples of a batch have the same destinations: none (``"sample"``), the guidance passes of one
             prompt (``"prompt"``), or all (``"batch"``).
         levels: grids to merge, counted from the finest with attention; ``None`` means all.
@@ -92,6 +92,11 @@ class Method(Settings):
         """Whether keys of merged tokens count for as many tokens as they stand for, where attention allows it."""
         return False
 
+    def completed_by(self, defaults: Mapping[str, Any]) -> Self:
+        """With what is left open as ``defaults`` of a model family say."""
+        left_open = {one.name for one in fields(self) if getattr(self, one.name) is None}
+        return replace(self, **{name: defaults[name] for name in left_open & defaults.keys()})
+
     def plan(
         self,
         tokens: Tensor,
@@ -114,7 +119,7 @@ class Method(Settings):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how to plan.")
 
-    def reweigh(self, plan: Any, tokens: Tensor, *, depth: float = 1.0) -> Plan:  # noqa: ARG002 - for those who look
+    def reweigh(self, plan: Any, tokens: Tensor) -> Plan:  # noqa: ARG002 - for those who look
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
         kept: Plan = plan
         return kept

@@ -12,7 +12,7 @@ from tomadiff.grid import Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.methods.bound import Bound
 from tomadiff.methods.todo import ToDo
-from tomadiff.methods.tofu import ToFu, ToMAToFu
+from tomadiff.methods.tofu import ToFu
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.schedule import Schedule
@@ -56,7 +56,6 @@ CATALOGUE: dict[str, Entry] = {
     "tomesd-all": Entry("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_EVERYWHERE), "peer"),
     "tofu": Entry("ToFu", ToFu, "peer"),
     "tofu-all": Entry("ToFu, every op and level", lambda ratio: ToFu(ratio, **_EVERYWHERE), "peer"),
-    "toma-tofu": Entry("ToMA with ToFu", ToMAToFu, "peer"),
     "todo": Entry("ToDo (ratio is its own)", lambda _: ToDo(), "peer"),
     "bound": Entry("speed limit of merging", Bound, "peer"),
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ _WITH_KERNELS = {
     "quota": ("equal", None),
     "unmerge": ("least-squares", "transpose"),
 }
+
+_BLIND = ("random", "strided", "kmeans")  # selectors that do not say what a token is worth
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,15 @@ class ToMA(Method):
     def _require_quota(self) -> None:
         if self.quota != "shared":
             return
-        if self.attention_regions not in (None, self.regions):
+        if not self._is_local:
             raise SettingError("attention_regions need equally many destinations everywhere; add quota='equal'.")
-        if self.selector in ("random", "strided", "kmeans"):
+        if self.selector in _BLIND:
             raise SettingError(f"selector={self.selector!r} does not say what a token is worth; add quota='equal'.")
+
+    def completed_by(self, defaults: Mapping[str, Any]) -> Self:
+        """See :meth:`Method.completed_by`; a quota that cannot be shared stays equal."""
+        shareable = self._is_local and self.selector not in _BLIND
+        return super().completed_by({name: defaults[name] for name in defaults if shareable or name != "quota"})
 
     def _require_kernels(self) -> None:
         """Who insists on kernels hears at once of a setting that has none."""
@@ -203,13 +211,7 @@ class ToMA(Method):
             return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]
 
-    def reweigh(
-        self,
-        plan: DensePlan,
-        tokens: Tensor,
-        *,
-        depth: float = 1.0,  # noqa: ARG002 - every block is planned alike
-    ) -> DensePlan:
+    def reweigh(self, plan: DensePlan, tokens: Tensor) -> DensePlan:
         """Keep the destinations of ``plan`` and renew its weights from ``tokens`` ``(B, N, C)``."""
         _require_tokens(tokens, plan.grid)
         chosen = plan.chosen.repeated(tokens.shape[0])

@@ -16,15 +16,14 @@ from typing import Any
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.forecast import Forecast
 from tomadiff.grid import Stripes, Tiles, Whole
-from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD
+from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
 from tomadiff.schedule import Schedule
 from tomadiff.settings import Settings
 from tomadiff.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Bound, Forecast, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMAToFu, ToMeSD, Whole)
+    kind.__name__: kind for kind in (Bound, Forecast, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole)
 }
 _FOLDER = Path(__file__).parent
 _SETTINGS = Kind("an object, or null", lambda value: value is None or OBJECT.fits(value))
