@@ -34,13 +34,17 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     "gains": "fp32",
     "best_out": "fp32",
     "near": "fp32",
+    "worth": "fp32",
+    "quotas": "i64",
     **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual")),
 }
 LOCAL_PLAN = {
-    "": {"CHOOSES": True, "WEIGHS": True, "FITS": True},
-    ", transpose": {"CHOOSES": True, "WEIGHS": True, "FITS": False},
-    ", choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False},
-    ", weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True},
+    "": {"CHOOSES": True, "WEIGHS": True, "FITS": True, "SHARES": False},
+    ", transpose": {"CHOOSES": True, "WEIGHS": True, "FITS": False, "SHARES": False},
+    ", choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False, "SHARES": False},
+    ", weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True, "SHARES": False},
+    ", shared choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False, "SHARES": True},
+    ", shared weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True, "SHARES": True},
 }
 # Numbers of which nothing is known; others divide by 16.
 SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix"}

@@ -24,19 +24,26 @@ def kept_in_all(ratio: float, layout: Layout) -> int:
     return max(layout.regions, round((1 - ratio) * layout.grid.tokens))
 
 
-def by_rank(gains: Tensor, real: Tensor, usable: Tensor) -> Tensor:
-    """``(G, R·k)`` candidates of all regions, those to keep first.
+def worth(gains: Tensor, real: Tensor, usable: Tensor) -> Tensor:
+    """``(G, R, k)`` what every candidate is worth keeping; it never rises along the last axis.
 
     Args:
         gains: ``(G, R, k)`` of the candidates of every region, in the order they were chosen.
         real: ``(G, R, k)`` false for padding, which is never kept.
         usable: ``(G, R, k)`` false for tokens that are kept only if nothing else is left.
     """
-    lowest = torch.finfo(gains.dtype).min
-    worth = torch.where(usable, gains, lowest)
-    worth[..., 0] = float("inf")  # every region keeps one, or its tokens would have nowhere to go
-    worth = torch.where(real, worth, float("-inf"))
-    return worth.flatten(1).sort(dim=-1, descending=True, stable=True).indices
+    found = torch.where(usable, gains, torch.finfo(gains.dtype).min)
+    found[..., 0] = float("inf")  # every region keeps one, or its tokens would have nowhere to go
+    return torch.where(real, found, float("-inf")).cummin(-1).values  # gains may rise by what was rounded
+
+
+def most_worth(value: Tensor, count: int) -> Tensor:
+    """``(G, count)`` the candidates of all regions to keep, in rising order, by their :func:`worth` ``(G, R, k)``.
+
+    Of every region, these are the first ones.
+    """
+    best = value.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return best.sort(dim=-1).values
 
 
 @dataclass(eq=False)

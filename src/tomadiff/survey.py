@@ -110,5 +110,6 @@ def settled(method: Method, family: Family) -> Method:
 
     Samples share destinations as the family needs it, unless each is to have its own.
     """
-    own = family.share is None or method.share == "sample"
-    return (method if own else replace(method, share=family.share)).completed_by(family.defaults)
+    if family.share is not None and method.share != "sample":
+        method = replace(method, share=family.share)
+    return method.completed_by(family.defaults)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tomadiff import kernels as fast
-from tomadiff.allotment import AllottedPlan, DensePlan, by_rank, is_kept, kept_in_all
+from tomadiff.allotment import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, worth
 from tomadiff.errors import SettingError
 from tomadiff.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
@@ -84,20 +84,21 @@ def choose_destinations(
     count = kept_per_region(ratio, layout) if quota == "equal" else layout.length
     selection = selector(_similarity(cosine, groups), count, mask)
     places = selection.indices.view(groups, layout.regions, -1)
-    rows = None if quota == "equal" else _ranked(selection, mask, layout, groups)[:, : kept_in_all(ratio, layout)]
-    rows = None if rows is None else rows.sort(dim=-1).values
+    rows = None
+    if quota == "shared":
+        rows = most_worth(_worth(selection, mask, layout, groups), kept_in_all(ratio, layout))
     chosen = Destinations(layout, places, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
         return _rehouse(chosen, regions, attention_regions), Seen()
     return chosen, Seen(_rows_of(cosine, chosen.places), products)
 
 
-def _ranked(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
-    """``(G, R·k)`` candidates of all regions, the best first; ``mask`` ``(G·R, L)`` says which tokens are usable."""
+def _worth(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
+    """``(G, R, k)`` of the candidates of all regions; ``mask`` ``(G·R, L)`` says which tokens are usable."""
     shape = groups, layout.regions, -1
     real = layout.mask.expand(groups, -1, -1).gather(2, selection.indices.view(shape))
     usable = mask.gather(1, selection.indices).view(shape)
-    return by_rank(selection.gains.view(shape), real, usable)
+    return worth(selection.gains.view(shape), real, usable)
 
 
 def _compared(tokens: Tensor, layout: Layout, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,7 +215,8 @@ def local_plan(
     groups: int,
     unmerge: Unmerge,
     places: Tensor | None = None,
-) -> MergePlan:
+    rows: Tensor | None = None,
+) -> DensePlan:
     """:func:`choose_destinations` by facility location and :func:`weigh` in one launch, two where samples share.
 
     Args:
@@ -224,12 +226,24 @@ def local_plan(
         groups: of samples that share their destinations.
         unmerge: ``"transpose"`` or ``"least-squares"``.
         places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
+        rows: ``(B, K)`` those of them that are kept; ``None`` keeps all.
     """
     alone, pull = groups if places is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
+    quotas = None
+    if rows is not None:
+        quotas = is_kept(rows, layout.regions * count).view(-1, layout.regions, count).sum(-1)
     found, merge, spread, mass, near = fast.local_plan(
-        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull
+        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull, quotas
     )
-    return MergePlan(layout, found, merge, spread, mass.flatten(1), near.sum(-1), groups == 1, fused=True)
+    plan = MergePlan(layout, found, merge, spread, mass.flatten(1), near.sum(-1), groups == 1, fused=True)
+    return plan if rows is None else AllottedPlan.of(plan, rows)
+
+
+def shared_plan(tokens: Tensor, layout: Layout, ratio: float, groups: int, unmerge: Unmerge) -> DensePlan:
+    """As :func:`local_plan`, where regions share one number of destinations: two launches, and a sort between them."""
+    places, value = fast.local_choice(tokens, layout.index, layout.mask, groups)
+    rows = most_worth(value, kept_in_all(ratio, layout))
+    return local_plan(tokens, layout, layout.length, groups, unmerge, places, rows)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:

@@ -44,6 +44,9 @@ def test_all_kernels_are_compiled_for_all_lengths() -> None:
         "merge",
         "unmerge_add",
     }
-    short = {f"local_plan{part}" for part in ("", ", transpose", ", choice", ", weights")}
+    short = {
+        f"local_plan{part}"
+        for part in ("", ", transpose", ", choice", ", weights", ", shared choice", ", shared weights")
+    }
     expected = {(k, n) for k in kernels for n in LENGTHS} | {(k, n) for k in short for n in LENGTHS if n <= 64}
     assert {(program.name, program.tokens) for program in programs()} == expected

@@ -154,6 +154,12 @@ def _local_plan_flops(
     return 2 * samples * regions * (times * length * length * width + fit)
 
 
+@register_flop_formula(torch.ops.tomadiff.local_choice)
+def _local_choice_flops(tokens: Shape, index: Shape, *_: Any, **__: Any) -> int:
+    """All inner products within regions."""
+    return 2 * tokens[0] * tokens[2] * index[0] * index[1] ** 2
+
+
 # ---------------------------------------------------------------------------------------------- seeing operators
 class _Tracer(TorchDispatchMode):
     """Sees every operator that reaches a device: notes those that compute, and follows the life of their results."""

@@ -108,6 +108,7 @@ def local_plan(
     count: int,
     temperature: float,
     pull: float | None,
+    quotas: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A plan inside regions, as ``weights.choose_destinations`` and ``weights.weigh`` make it by facility location.
 
@@ -120,6 +121,7 @@ def local_plan(
         count: ``k``, destinations per region.
         temperature: of the softmax.
         pull: of least squares towards the transpose, see ``unmerging.least_squares``; ``None`` takes the transpose.
+        quotas: ``(B, R)`` how many of its ``places`` each region keeps, the first ones; ``None`` keeps all.
 
     Returns:
         ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, ``unmerge`` ``(B, R, L, k)``, ``mass`` ``(B, R, k)``, and
@@ -130,7 +132,9 @@ def local_plan(
     samples = tokens.shape[0]
     if samples % groups or (places is not None and groups != samples):
         raise ShapeError(f"{samples} samples cannot be planned in {groups} groups.")
-    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull)
+    if quotas is not None and places is None:
+        raise SettingError("Quotas are of places that are known; local_choice gives them.")
+    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull, quotas)
 
 
 @local_plan.register_fake
@@ -143,6 +147,7 @@ def _(
     count: int,
     temperature: float,  # noqa: ARG001
     pull: float | None,  # noqa: ARG001
+    quotas: Tensor | None = None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     samples, (regions, length) = tokens.shape[0], index.shape
     return (
@@ -152,6 +157,33 @@ def _(
         tokens.new_empty(samples, regions, count),
         tokens.new_empty(samples, regions, dtype=torch.float32),
     )
+
+
+# ---------------------------------------------------------------------------------------------- local_choice
+@custom_op("tomadiff::local_choice", mutates_args=())
+def local_choice(tokens: Tensor, index: Tensor, mask: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """All places of every region in the order in which facility location chooses them, and what they are worth.
+
+    Args:
+        tokens: ``(B, N, C)`` in raster order.
+        index: ``(R, L)`` raster index of every place.
+        mask: ``(R, L)`` true for real tokens.
+        groups: of samples that share their destinations; sample ``s`` is of group ``s % groups``.
+
+    Returns:
+        ``places`` and, as ``allotment.worth`` says it, ``worth``, both ``(B, R, L)``.
+    """
+    from tomadiff.kernels.programs.local_plan import launch_choice
+
+    if tokens.shape[0] % groups:
+        raise ShapeError(f"{tokens.shape[0]} samples cannot be planned in {groups} groups.")
+    return launch_choice(_rows(tokens), index, mask, groups)
+
+
+@local_choice.register_fake
+def _(tokens: Tensor, index: Tensor, mask: Tensor, groups: int) -> tuple[Tensor, Tensor]:  # noqa: ARG001 - as above
+    places = index.new_empty(tokens.shape[0], *index.shape)
+    return places, tokens.new_empty(places.shape, dtype=torch.float32)
 
 
 # ---------------------------------------------------------------------------------------------- merge

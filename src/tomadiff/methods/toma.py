@@ -26,12 +26,12 @@ from tomadiff.weights import (
     fits_in_one_launch,
     kept_per_region,
     local_plan,
+    shared_plan,
     weigh,
 )
 
 _WITH_KERNELS = {
     "selector": ("facility_location",),
-    "quota": ("equal", None),
     "unmerge": ("least-squares", "transpose"),
 }
 
@@ -179,8 +179,9 @@ class ToMA(Method):
         with torch.no_grad():
             if self._plans_at_once(tokens, layout):
                 groups = group_count(tokens.shape[0], self.share, passes)
-                count = kept_per_region(ratio, layout)
-                return local_plan(tokens, layout, count, groups, self.unmerge)
+                if self.quota == "shared":
+                    return shared_plan(tokens, layout, ratio, groups, self.unmerge)
+                return local_plan(tokens, layout, kept_per_region(ratio, layout), groups, self.unmerge)
             chosen, seen = choose_destinations(
                 tokens,
                 grid,
@@ -218,7 +219,7 @@ class ToMA(Method):
         with torch.no_grad():
             if self._plans_at_once(tokens, chosen.layout):
                 groups, count = 1 if chosen.shared else len(tokens), chosen.places.shape[-1]
-                return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.places)
+                return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.places, chosen.rows)
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:

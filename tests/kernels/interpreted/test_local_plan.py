@@ -1,11 +1,16 @@
+from collections import Counter
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, ToMA
+from tomadiff.allotment import AllottedPlan
 from tomadiff.grid import Regions
 from tomadiff.plan import MergePlan, by_group, group_count
 from tomadiff.select import FacilityLocation, cosines
+from tomadiff.unmerging import Unmerge
 
 # How far a number may be off that is about one; the interpreter cuts bfloat16 off where torch rounds.
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 2e-3, torch.bfloat16: 2**-6}
@@ -27,6 +32,23 @@ def check(tokens: Tensor, grid: Grid, ratio: float = 0.5, passes: int = 1, **set
     assert plan.places.shape == other.places.shape
     assert_greedy(plan, tokens, group_count(len(tokens), fast.share, passes))
     assert_weighed(plan, slow.reweigh(plan, tokens))
+    return plan
+
+
+def check_shared(tokens: Tensor, grid: Grid, ratio: float = 0.5, passes: int = 1, **settings: Any) -> AllottedPlan:
+    """The same where regions share one number: theirs are the places that add most, and others get no weight."""
+    fast, slow = (ToMA(ratio, quota="shared", kernels=way, **settings) for way in ("triton", "torch"))
+    plan, other = (method.plan(tokens, grid, passes=passes) for method in (fast, slow))
+    assert isinstance(plan, AllottedPlan)
+    assert isinstance(other, AllottedPlan)
+    assert (plan.whole.fused, plan.shared, plan.rows.shape) == (True, other.shared, other.rows.shape)
+    groups = group_count(len(tokens), fast.share, passes)
+    assert_greedy(plan.whole, tokens, groups)
+    assert_weighed(plan.whole, slow.reweigh(plan, tokens).whole)
+    quotas = [Counter((rows // plan.layout.length).tolist()) for rows in (*plan.rows, *other.rows)]
+    assert quotas[: len(plan.rows)] == quotas[len(plan.rows) :]
+    assert len({quota for own in quotas for quota in own.values()}) > 1, "regions keep different numbers"
+    assert torch.equal(fast.reweigh(plan, tokens).whole.merge_matrix, plan.whole.merge_matrix)
     return plan
 
 
@@ -81,6 +103,26 @@ def test_samples_share_destinations_as_they_should(share: str, passes: int) -> N
     plan = check(tokens, Grid(4, 8), passes=passes, share=share)
     alike = {"sample": [], "prompt": [(0, 2), (1, 3)], "batch": [(0, 1), (0, 2), (0, 3)]}[share]
     assert all(torch.equal(plan.places[one], plan.places[other]) for one, other in alike)
+
+
+@pytest.mark.parametrize("unmerge", ["least-squares", "transpose"])
+@pytest.mark.parametrize(("grid", "regions"), CASES[1:2] + CASES[4:5], ids=str)
+def test_regions_share_one_number(grid: Grid, regions: Regions, unmerge: Unmerge) -> None:
+    torch.manual_seed(6)
+    tokens = torch.randn(1, grid.tokens, 24)
+    tokens[:, : grid.tokens // 2] += 4
+    check_shared(tokens, grid, regions=regions, unmerge=unmerge)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_regions_and_samples_share(dtype: torch.dtype) -> None:
+    torch.manual_seed(7)
+    tokens = torch.randn(2, 32, 12)
+    tokens[:, :20] += 4
+    tokens[0, 9] = float("nan")
+    plan = check_shared(tokens.to(dtype), Grid(4, 8), passes=2)
+    assert torch.equal(plan.rows[0], plan.rows[1])
+    assert plan.whole.unmerge_matrix.isfinite().all()
 
 
 def test_destinations_that_are_kept_are_weighed_anew() -> None:

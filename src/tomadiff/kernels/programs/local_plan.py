@@ -4,9 +4,11 @@
 
 One program has one region of one sample. It multiplies the region's tokens with each other, chooses destinations by
 facility location, weighs tokens against them, and fits the least-squares unmerge. All of it happens in registers, as
-matrices over the region's places; a destination is a place with a rank. Samples that share their destinations (a
-group) take two launches: a choice by the mean of the group's cosines, then weights for every sample. The fit is
-Gauss–Jordan elimination; its matrix is positive definite, so it needs no pivoting. All of it is float32.
+matrices over the region's places; a destination is a place with a rank. Two launches are needed where samples share
+their destinations (a group): a choice by the mean of the group's cosines, then weights for every sample. The same two
+are needed where regions share their number: the first tells what every place is worth, the second keeps the first so
+many of a region. The fit is Gauss–Jordan elimination; its matrix is positive definite, so it needs no pivoting. All of
+it is float32.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _LAST_RESORT = tl.constexpr(-1e30)  # this and the next as in select.py
 _NEVER = tl.constexpr(float("-inf"))
 _LIGHTEST = tl.constexpr(1e-6)  # this and the next as in weights.py
 _NEGLIGIBLE = tl.constexpr(1e-9)
+_LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
@@ -35,6 +38,8 @@ def local_plan(
     unmerge,
     mass,
     near,
+    worth,
+    quotas,
     temperature,
     pull,
     groups,
@@ -49,6 +54,7 @@ def local_plan(
     CHOOSES: tl.constexpr,
     WEIGHS: tl.constexpr,
     FITS: tl.constexpr,
+    SHARES: tl.constexpr,
     PLACES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
@@ -73,10 +79,12 @@ def local_plan(
             products = _without_nan(own)
             cosine += _cosines(products, place)
         cosine = cosine / members
-        rank = _chosen(cosine, usable, place, length, kept)
+        rank, value = _chosen(cosine, usable, real, place, length, kept)
         for member in range(members):
             where = (group + member * groups) * regions + region
             tl.store(places + where * kept + rank, place.to(tl.int64), rank >= 0)
+            if SHARES:
+                tl.store(worth + where * kept + rank, value, rank >= 0)
     else:
         own = _products(tokens + group * sample_stride, token_stride, rows, inside, channels, CHANNELS)
         products = _without_nan(own)
@@ -84,15 +92,21 @@ def local_plan(
         rank = _ranks(places + (group * regions + region) * kept, place, kept)
     if WEIGHS:
         where = group * regions + region
+        order = rank
+        if SHARES:
+            quota = tl.load(quotas + where).to(tl.int32)
+            rank = tl.where(order < quota, order, -1)
+        else:
+            quota = kept
         weights = _weights(cosine, temperature, rank >= 0, real)
         total = tl.sum(weights, axis=1)
         averages = _averages(weights, total, rank, place)
         spread = tl.trans(weights)
         if FITS:
-            spread = _fitted(products, averages, spread, rank, place, pull, kept)
-        _store(merge + where * kept * length, averages, rank[:, None] * length + place[None, :], rank, inside)
-        _store_turned(unmerge + where * kept * length, spread, place[:, None] * kept + rank[None, :], rank, inside)
-        tl.store(mass + where * kept + rank, total.to(mass.dtype.element_ty), rank >= 0)
+            spread = _fitted(products, averages, spread, rank, place, pull, quota)
+        _store(merge + where * kept * length, averages, order[:, None] * length + place[None, :], order, inside)
+        _store_turned(unmerge + where * kept * length, spread, place[:, None] * kept + order[None, :], order, inside)
+        tl.store(mass + where * kept + order, total.to(mass.dtype.element_ty), order >= 0)
         best = tl.max(tl.where((rank >= 0)[:, None], cosine, -1.0), axis=0)
         tl.store(near + where, tl.sum(tl.where(real, (best + 1) / 2, 0.0), axis=0) / count)
 
@@ -131,19 +145,28 @@ def _cosines(products, place):
 
 
 @triton.jit
-def _chosen(cosine, usable, place, length, kept):
-    """``(PLACES,)`` when each place was chosen, −1 for those that were not; see ``select.greedy``."""
+def _chosen(cosine, usable, real, place, length, kept):
+    """``(PLACES,)`` when each place was chosen, −1 for those that were not; see ``select.greedy``.
+
+    And what each is worth, see ``allotment.worth``.
+    """
     alike = tl.where(usable[:, None] & usable[None, :], (cosine + 1) / 2, 0.0)
     bar = tl.where(place < length, tl.where(usable, 0.0, _LAST_RESORT), _NEVER)
     best = tl.zeros([place.shape[0]], tl.float32)
     rank = tl.full([place.shape[0]], -1, tl.int32)
+    value = tl.full([place.shape[0]], float("inf"), tl.float32)
+    least = float("inf")
     for step in range(kept):
         gain = tl.sum(tl.maximum(alike - best[:, None], 0.0), axis=0)
         here = place == tl.argmax(gain + bar, axis=0)
         bar = tl.where(here, _NEVER, bar)
         best = tl.maximum(best, tl.sum(tl.where(here[None, :], alike, 0.0), axis=1))
         rank = tl.where(here, step, rank)
-    return rank
+        added = tl.where(usable, gain, tl.where(real, _LOWEST, _NEVER))
+        own = tl.sum(tl.where(here, added, 0.0), axis=0)
+        least = tl.where(step > 0, tl.minimum(least, own), float("inf"))  # the first is worth more than any other
+        value = tl.where(here, least, value)
+    return rank, value
 
 
 @triton.jit
@@ -249,6 +272,7 @@ def launch(
     kept: int,
     temperature: float,
     pull: float | None,
+    quotas: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :func:`tomadiff.kernels.local_plan`."""
     samples, (regions, length) = tokens.shape[0], index.shape
@@ -258,17 +282,35 @@ def launch(
     mass = tokens.new_empty(samples, regions, kept)
     near = tokens.new_empty(samples, regions, dtype=torch.float32)
 
-    def run(groups: int, *, chooses: bool, weighs: bool) -> None:
-        kernel, sizes = tuning(length, tokens.element_size(), weighs=weighs)
-        kernel[(groups * regions,)](
-            tokens, index, mask, chosen, merge, unmerge, mass, near, temperature, pull or 0.0,
-            groups, samples // groups, regions, length, kept, tokens.shape[2], tokens.shape[1],
-            tokens.stride(0), tokens.stride(1),
-            CHOOSES=chooses, WEIGHS=weighs, FITS=weighs and pull is not None, **sizes,
-        )  # fmt: skip
-
     together = places is None and groups < samples
     if together:
-        run(groups, chooses=True, weighs=False)
-    run(samples, chooses=places is None and not together, weighs=True)
+        _choose(tokens, index, mask, chosen, near, groups)
+    kernel, sizes = tuning(length, tokens.element_size())
+    kernel[(samples * regions,)](
+        tokens, index, mask, chosen, merge, unmerge, mass, near, near, near if quotas is None else quotas,
+        temperature, pull or 0.0, samples, 1, regions, length, kept, tokens.shape[2], tokens.shape[1],
+        tokens.stride(0), tokens.stride(1), CHOOSES=places is None and not together, WEIGHS=True,
+        FITS=pull is not None, SHARES=quotas is not None, **sizes,
+    )  # fmt: skip
     return chosen, merge, unmerge, mass, near
+
+
+def launch_choice(tokens: Tensor, index: Tensor, mask: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """See :func:`tomadiff.kernels.local_choice`."""
+    chosen = index.new_empty(tokens.shape[0], *index.shape)
+    worth = tokens.new_empty(chosen.shape, dtype=torch.float32)
+    _choose(tokens, index, mask, chosen, worth, groups, shares=True)
+    return chosen, worth
+
+
+def _choose(
+    tokens: Tensor, index: Tensor, mask: Tensor, chosen: Tensor, worth: Tensor, groups: int, *, shares: bool = False
+) -> None:
+    """Write the destinations of every sample to ``chosen``, and what they are worth to ``worth`` if regions share."""
+    samples, regions, kept = chosen.shape
+    kernel, sizes = tuning(index.shape[1], tokens.element_size(), weighs=False)
+    kernel[(groups * regions,)](
+        tokens, index, mask, chosen, tokens, tokens, tokens, worth, worth, worth, 1.0, 0.0,
+        groups, samples // groups, regions, index.shape[1], kept, tokens.shape[2], tokens.shape[1],
+        tokens.stride(0), tokens.stride(1), CHOOSES=True, WEIGHS=False, FITS=False, SHARES=shares, **sizes,
+    )  # fmt: skip
