@@ -26,7 +26,7 @@ def test_without_weights_a_landscape_stands_in(tmp_path: Path, monkeypatch: pyte
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)], env=WIDE)
     assert result.exit_code == 0, result.output
     assert "landscape stands in" in result.output
-    assert "as in the paper" in result.output
+    assert "ToMA on a picture of 64×64 tokens" in result.output
     assert "4096" in result.output
     with Image.open(tmp_path / "merge_map.png") as picture:
         assert picture.width > picture.height

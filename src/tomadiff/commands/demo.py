@@ -160,16 +160,13 @@ def _table(told: Told) -> Table:
 
 # ---------------------------------------------------------------------------------------------- without one
 def _landscape(out: Path, console: Console) -> None:
-    """Merge the tokens of a painted picture at three ratios and draw where they went.
-
-    As in the paper, whose facility location makes clusters to look at: our own destinations are drawn at random.
-    """
+    """Merge the tokens of a painted picture at three ratios and show where they went."""
     from tomadiff.evaluate.figures import merge_map, merge_sample
     from tomadiff.evaluate.landscape import landscape
     from tomadiff.methods.toma import ToMA
 
     picture = landscape()
-    samples = [merge_sample(picture, ToMA.paper(ratio)) for ratio in RATIOS]
+    samples = [merge_sample(picture, ToMA(ratio)) for ratio in RATIOS]
     path = out / "merge_map.png"
     out.mkdir(parents=True, exist_ok=True)
     save_image(merge_map(picture, samples), path, optimize=True)
@@ -179,7 +176,7 @@ def _landscape(out: Path, console: Console) -> None:
 
 def _landscape_table(samples: list[MergeSample]) -> Table:
     """What each ratio did to the tokens and to the picture."""
-    table = Table(title=f"ToMA as in the paper, on a picture of {samples[0].grid} tokens", title_justify="left")
+    table = Table(title=f"ToMA on a picture of {samples[0].grid} tokens", title_justify="left")
     for heading in ("merged", "tokens before", "after", "coverage", "picture", "plan, 1 thread"):
         table.add_column(heading, justify="right")
     for sample in samples:
