@@ -38,6 +38,7 @@ ROWS = (
     ("ledger",),
     ("patched",),
     ("forecast_model",),
+    ("forecast_control",),
     ("patch",),
     ("embedded",),
     ("evaluate",),

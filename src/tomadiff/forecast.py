@@ -188,6 +188,12 @@ class Forecaster:
         self._observe(key, form, output)
         return output
 
+    def will_forecast(self, step: int) -> bool:
+        """Whether calls of ``step`` are going to be forecast if their arguments are like the last ones."""
+        if step == self._step or not self.settings.skips:
+            return not self._computes
+        return self._seen == set(self._passes) and self._estimated(step) is not None
+
     # ------------------------------------------------------------------------------------------ decide
     def _enter(self, step: int, fits: bool) -> None:
         """Decide for a new step and all its passes."""
@@ -196,29 +202,29 @@ class Forecaster:
         if not fits or self._seen != set(self._passes):
             self._start_over()  # other arguments, or a pass has ended
         self._seen = set()
-        self._computes = not self._skips(step)
-        self._step = step
-        if self._computes:
+        error = self._estimated(step)
+        self._step, self._computes = step, error is None
+        if error is None:
             self._computed.append(step)
             self._since, self._row, self._count = 0.0, 0, self._count + 1
-        else:
-            self._forecast.append(step)
-            self._row += 1
+            return
+        self._forecast.append(step)
+        self._row += 1
+        if not self.settings.is_fixed:
+            self._since += error
+            self._errors.append(error)
 
-    def _skips(self, step: int) -> bool:
+    def _estimated(self, step: int) -> float | None:
+        """The estimated error of a step that may be forecast, 0 with a fixed pattern; ``None`` if it is computed."""
         if not self._passes:
-            return False
+            return None
         if self.settings.is_fixed:
-            return not self.settings.computes(step, self._total, self._first or 0)
+            return None if self.settings.computes(step, self._total, self._first or 0) else 0.0
         self._collect()
         if self._worst is None or self._is_bound(step):
-            return False
+            return None
         error = self._read(self._worst) * abs(self._time(step) - self._time(self._computed[-1]))
-        if not self._since + error < self.settings.tolerance:  # nor if it is not a number
-            return False
-        self._since += error
-        self._errors.append(error)
-        return True
+        return error if self._since + error < self.settings.tolerance else None  # also if it is not a number
 
     def _is_bound(self, step: int) -> bool:
         """Whether the step is computed whatever the error."""

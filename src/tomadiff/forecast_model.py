@@ -35,6 +35,7 @@ class ForecastModel:
     Attributes:
         clock: which step a call belongs to; merging on the same model reads it here, so that it counts every step.
         tick: the call at work.
+        control: the ControlNet whose outputs the model is given; see :mod:`tomadiff.forecast_control`.
     """
 
     def __init__(self, name: str, model: nn.Module, settings: Forecast) -> None:
@@ -45,6 +46,7 @@ class ForecastModel:
         self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
         self._names: Counter[str | None] = Counter()
         self._place = (0, -1)  # image and step of the last call
+        self.control: weakref.ref[Any] | None = None
         self.is_on = False
 
     @property
@@ -59,7 +61,9 @@ class ForecastModel:
 
     def report(self) -> ForecastReport:
         """What was forecast in the last image."""
-        return ForecastReport(self.name, type(self.model).__name__, self.settings, self.pattern)
+        control = None if self.control is None else self.control()
+        note = "" if control is None else str(control)
+        return ForecastReport(self.name, type(self.model).__name__, self.settings, self.pattern, note)
 
     def begin(self, steps: int | None = None) -> None:
         """A new image starts; see :meth:`Clock.begin`."""
@@ -114,15 +118,28 @@ class ForecastModel:
     # ------------------------------------------------------------------------------------------ calls
     def _call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In place of a call of the model."""
-        driver, time = find_driver(), _time(self.model, args, kwargs)
+        driver, time = find_driver(), time_of(self.model, args, kwargs)
         self._threads.enter(driver)
         self.tick = self.clock.tick(time, driver.scheduler, driver.pipeline)
         self._enter(driver)
         name = self._pass.name
         key = (name, self._names[name])
         self._names[name] += 1
-        form = object() if _is_per_token(time, args, kwargs) else _form(args, kwargs)
-        return self._forecaster.call(self.tick.step, key, form, lambda: call(*args, **kwargs))
+        form = object() if _is_per_token(time, args, kwargs) else form_of(args, kwargs)
+        return self._forecaster.call(self.tick.step, key, form, lambda: self._compute(call, args, kwargs))
+
+    def _compute(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        control = None if self.control is None else self.control()
+        if control is not None:
+            control.before(self, args, kwargs)
+        return call(*args, **kwargs)
+
+    def will_forecast(self, tick: Tick) -> bool:
+        """Whether the next calls, which belong to ``tick`` of the same scheduler, are going to be forecast."""
+        ours, theirs = self.tick.timeline, tick.timeline
+        if ours is None or theirs is None or ours.timesteps is not theirs.timesteps:
+            return False  # another image
+        return self.is_on and self._forecaster.will_forecast(tick.step)
 
     def _enter(self, driver: Driver) -> None:
         place = self.tick.generation, self.tick.step
@@ -172,7 +189,7 @@ def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(forward).parameters)[1:]
 
 
-def _time(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def time_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The timestep that a model is called with; ``None`` if it cannot be told from the names."""
     given = dict(zip(_parameters(type(model).forward), args, strict=False)) | kwargs
     return next((given[name] for name in _TIMES if given.get(name) is not None), None)
@@ -190,7 +207,7 @@ def _is_per_token(time: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     return all(leaf.shape[0] != len(time) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 1)
 
 
-def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+def form_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """Names and shapes of all arguments: with others, earlier outputs say nothing."""
     leaves, structure = _pytree.tree_flatten((args, kwargs))
     return str(structure), tuple(map(_looks, leaves))

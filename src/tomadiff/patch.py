@@ -18,6 +18,8 @@ from tomadiff.adapters.registry import describe_supported, family_of, find_famil
 from tomadiff.budget import Budget, Choice
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.forecast import Forecast, Pattern
+from tomadiff.forecast_control import MARK as CONTROL
+from tomadiff.forecast_control import ForecastControl
 from tomadiff.forecast_model import MARK as FORECAST
 from tomadiff.forecast_model import ForecastModel, require_no_cache
 from tomadiff.inject import unwrap
@@ -96,6 +98,8 @@ def remove(target: Any) -> None:
     for _, model in _denoisers(target):
         _take_off(model, FORECAST)
         _take_off(model, MARK)
+    for control in _controls(target):
+        _take_off(control, CONTROL)
 
 
 def _take_off(model: nn.Module, mark: str) -> None:
@@ -167,6 +171,12 @@ def _denoisers(target: Any) -> list[tuple[str, nn.Module]]:
     return models
 
 
+def _controls(target: Any) -> list[nn.Module]:
+    """The ControlNet of a pipeline, if it has one; several come as one model."""
+    control = None if isinstance(target, nn.Module) else getattr(target, "controlnet", None)
+    return [control] if isinstance(control, nn.Module) else []
+
+
 def _require_match(method: Method, family: Family) -> None:
     if method.families is not None and family.name not in method.families:
         titles = ", ".join(known.title for known in supported() if known.name in method.families)
@@ -194,6 +204,7 @@ class Patch:
         if budget is not None:
             budget.require_free(self.method, self.schedule)
         self._denoisers, models = _denoisers(target), [] if method is None else _models(target)
+        self._control_models, self._controls = _controls(target), list[ForecastControl]()
         for _, model in models:  # all of them before any is touched
             _require_match(self.method, family_of(unwrap(model)))
         settings = self.method, self.schedule, guard, budget
@@ -217,6 +228,8 @@ class Patch:
             _take_off(model, FORECAST)
             if not self._models:
                 _take_off(model, MARK)
+        for control in self._control_models:
+            _take_off(control, CONTROL)
         if self.forecast is not None:
             self._forecast(self.forecast)
 
@@ -226,6 +239,10 @@ class Patch:
             self._forecasts = [ForecastModel(name, model, settings) for name, model in self._denoisers]
             for forecast in self._forecasts:
                 forecast.put_on()
+            if len(self._forecasts) == 1:  # else it is not known whose steps the ControlNet's are
+                self._controls = [ForecastControl(model, self._forecasts[0]) for model in self._control_models]
+            for control in self._controls:
+                control.put_on()
         for forecast in self._forecasts:
             forecast.change(settings)
         self.forecast = settings
@@ -250,6 +267,8 @@ class Patch:
         """Restore the model exactly; calling it again does nothing."""
         for one in self._parts:
             one.take_off()
+        for control in self._controls:
+            control.take_off()
 
     @checked
     def set(

@@ -104,12 +104,13 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class ForecastReport:
-    """One model whose denoising steps are forecast, and the pattern of its last image."""
+    """One model whose denoising steps are forecast, the pattern of its last image, and what its ControlNet cost."""
 
     component: str
     model: str
     settings: Forecast
     pattern: Pattern
+    control: str = ""
 
     def lines(self) -> list[str]:
         """As text."""
@@ -118,7 +119,8 @@ class ForecastReport:
             return [*lines, "  nothing is forecast: every step is computed"]
         if not self.pattern.computed:
             return [*lines, "  nothing is forecast: the model has not run yet"]
-        return [*lines, f"  {self.pattern}", f"  computed: {' '.join(map(str, self.pattern.computed))}"]
+        lines += [f"  {self.pattern}", f"  computed: {' '.join(map(str, self.pattern.computed))}"]
+        return lines + ([f"  {self.control}"] if self.control else [])
 
 
 @dataclass(frozen=True)
