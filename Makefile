@@ -10,8 +10,9 @@ STAMP := $(VENV)/.tomadiff-installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PYTEST_ARGS ?=
 # What does not need pipelines made by newer versions of others.
-OLDEST := tests/adapters/test_families.py tests/evaluate/test_metrics.py \
-	$(patsubst %,tests/test_%.py,cli cost grid inject plan presets schedule select unmerging)
+OLDEST := tests/families/test_families.py tests/evaluation/test_metrics.py tests/test_cli.py tests/test_presets.py \
+	tests/cost/test_cost.py tests/engine/test_hooks.py tests/steps/test_schedule.py \
+	$(patsubst %,tests/merging/test_%.py,grid plan select unmerge)
 
 # oneDNN picks bf16 instructions that some CPUs announce but cannot run (SIGILL); this is the newest safe set.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
@@ -35,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## draw pictures with and without merging, and a page to compare them (demo/index.html)
-	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff.cli demo
+	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff demo
 
 test: $(STAMP) ## run the tests and print the coverage of the core (those that take longest: make everything)
 	@HF_HUB_OFFLINE=1 $(PY) -m pytest -n auto --dist worksteal -m "not slow" --cov --cov-report=term --cov-fail-under=95 $(PYTEST_ARGS)

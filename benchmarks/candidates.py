@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
-from tomadiff.budget import Rung, rungs_of
-from tomadiff.evaluate.trials import Around, Candidate
+from tomadiff.cost.budget import Rung, rungs_of
+from tomadiff.evaluation.tune.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept

@@ -20,8 +20,8 @@ from torch import Tensor
 from benchmarks.machine import stamp
 from benchmarks.planning import GRID, RATIO, Job, picture_tokens, run_in_turn
 from tomadiff import MergePlan, Tiles, ToMA, Whole
-from tomadiff import weights as weights_room
-from tomadiff.weights import weigh
+from tomadiff.merging import weights as weights_room
+from tomadiff.merging.weights import weigh
 
 RESULTS = Path(__file__).parent / "results" / "choices.csv"
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, read, where
 from benchmarks.speed import BASELINE, ROOT, Case, on, parse_case, timed
-from tomadiff.evaluate.workloads import Step
+from tomadiff.evaluation.timing.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "compiled.csv"
 CASES = (Case("sdxl", 512), Case("flux", 1024, 1))

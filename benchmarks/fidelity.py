@@ -28,11 +28,11 @@ from benchmarks import rows
 from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
 from benchmarks.machine import stamp
 from tomadiff import embedded
-from tomadiff.evaluate.features import Clip
-from tomadiff.evaluate.generate import Question, Variant
-from tomadiff.evaluate.prompts import emoji_prompts
-from tomadiff.evaluate.rehearsal import rehearse
-from tomadiff.evaluate.trials import Candidate, Pair, Trials
+from tomadiff.evaluation.metrics.features import Clip
+from tomadiff.evaluation.runs.dry_run import rehearse
+from tomadiff.evaluation.runs.generate import Question, Variant
+from tomadiff.evaluation.runs.prompts import emoji_prompts
+from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = "fidelity-runs.csv"

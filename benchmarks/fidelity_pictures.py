@@ -19,10 +19,10 @@ from benchmarks.candidates import EVERYWHERE, RATIOS
 from benchmarks.fidelity import TOGETHER, batches, pairs_of, trials_of
 from benchmarks.fidelity_report import IMAGES
 from tomadiff import ToDo, ToFu, ToMA, ToMeSD, embedded
-from tomadiff.evaluate.features import to_pixels
-from tomadiff.evaluate.metrics import psnr
-from tomadiff.evaluate.overlay import picture_grid
-from tomadiff.evaluate.trials import Candidate, Pair, Trials
+from tomadiff.evaluation.metrics.distances import psnr
+from tomadiff.evaluation.metrics.features import to_pixels
+from tomadiff.evaluation.report.overlay import picture_grid
+from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
 
 UNMERGED = "unmerged"
 

@@ -27,7 +27,7 @@ from benchmarks.fidelity_results import (
 )
 from benchmarks.flops import put_in_section
 from benchmarks.rows import read, where
-from tomadiff.evaluate.statistics import Interval
+from tomadiff.evaluation.metrics.statistics import Interval
 
 ROOT = Path(__file__).parents[1]
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 import tomadiff
-from tomadiff.evaluate import architectures
-from tomadiff.evaluate.count import (
+from tomadiff.evaluation.runs.flops import (
     WINDOW,
     Count,
     count,
@@ -28,7 +27,8 @@ from tomadiff.evaluate.count import (
     count_limit,
     due_at,
 )
-from tomadiff.methods.catalogue import CATALOGUE, named
+from tomadiff.evaluation.timing import architectures
+from tomadiff.methods.registry import CATALOGUE, named
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "flops.csv"

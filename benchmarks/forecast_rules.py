@@ -22,7 +22,7 @@ class Tried:
 
     Attributes:
         tolerance: of the estimated error since the last computed step.
-        forecast: the better of the orders 0 and 1, one of them, or their blend as in :mod:`tomadiff.history`.
+        forecast: the better of the orders 0 and 1, one of them, or their blend as in :mod:`tomadiff.steps.history`.
         growth: how the error grows with the distance: relative to the last spacing (``d``, ``d(d+1)/2``), as the
             remainder of an interpolation in absolute time, or in proportion to the distance.
         by_sample: the worst sample decides, instead of the norm over all.

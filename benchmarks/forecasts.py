@@ -26,11 +26,11 @@ from benchmarks import rows
 from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
 from benchmarks.forecast_rules import Tried
 from tomadiff import embedded
-from tomadiff.evaluate.features import to_pixels
-from tomadiff.evaluate.metrics import mse, psnr
-from tomadiff.evaluate.models import denoiser
-from tomadiff.evaluate.trials import Pair, Trials
-from tomadiff.forecast import Forecast, Forecaster
+from tomadiff.evaluation.metrics.distances import mse, psnr
+from tomadiff.evaluation.metrics.features import to_pixels
+from tomadiff.evaluation.runs.models import denoiser
+from tomadiff.evaluation.tune.trials import Pair, Trials
+from tomadiff.steps.forecast import Forecast, Forecaster
 
 Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {

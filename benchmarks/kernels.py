@@ -26,8 +26,8 @@ import tomadiff
 from benchmarks.ahead_of_time import ARCHITECTURES, occupied, programs
 from tomadiff import Grid, Tiles, ToMA
 from tomadiff.kernels import LONGEST_PLANNED
-from tomadiff.select import cosines, facility_location
-from tomadiff.weights import weigh
+from tomadiff.merging.select import cosines, facility_location
+from tomadiff.merging.weights import weigh
 
 GRID, CHANNELS, BATCH, RATIO = Grid(64, 64), 640, 2, 0.5
 REGIONS = (Tiles(4), Tiles(8), Tiles(16))

@@ -10,7 +10,7 @@ import torch
 
 import tomadiff
 from tomadiff.cost.machines import processor
-from tomadiff.memory import keep_memory
+from tomadiff.utils.memory import keep_memory
 
 
 def ready_to_time(threads: int) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import stamp
-from tomadiff.evaluate.merge_speed import ROUNDS, Timing, compare, measure
+from tomadiff.evaluation.timing.merge_speed import ROUNDS, Timing, compare, measure
 
 RESULTS = Path(__file__).parent / "results" / "merging.csv"
 

@@ -15,7 +15,7 @@ from benchmarks.candidates import RATIOS
 from benchmarks.fidelity import RESULTS
 from benchmarks.fidelity_report import IMAGES, MODELS
 from benchmarks.fidelity_results import Drawn, Results, is_alone, kind_of_cache
-from tomadiff.evaluate.plots import COLOURS, Line, line_chart, sheet
+from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 
 NOTES = {
     "psnr": "PSNR against the unmerged picture, dB: higher is nearer",

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import stamp
 from tomadiff import Grid, Stripes, Tiles, ToMA
-from tomadiff.evaluate.landscape import landscape, to_tokens
+from tomadiff.evaluation.runs.synthetic_image import landscape, to_tokens
 
 GRID, CHANNELS, HEADS, RATIO = Grid(64, 64), 640, 10, 0.5
 REGIONS = (Tiles(8), Tiles(4), Stripes(64))

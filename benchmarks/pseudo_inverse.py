@@ -16,8 +16,8 @@ import torch
 
 import tomadiff
 from tomadiff import Schedule, ToMA, embedded
-from tomadiff.evaluate.generate import arguments_of
-from tomadiff.evaluate.prompts import load_prompts
+from tomadiff.evaluation.runs.generate import arguments_of
+from tomadiff.evaluation.runs.prompts import load_prompts
 
 RATIOS = (0.5, 0.75)
 TOLERANCE = 1e-3  # singular values below this share of the largest are left out on purpose

@@ -4,7 +4,7 @@ The exact SDXL UNet at 512² and 1024², and blocks of Flux's and SD3.5's width 
 A window of ten steps is put together from one selecting, one reweighing and eight plain ones, each timed once per
 round, so that planning is included and a step of half a minute stays affordable. Every method is timed right after
 the unmerged model, and compared with that. Guarding is off: what loses shall be seen to lose. The process keeps the
-memory it frees (:mod:`tomadiff.memory`), for everyone alike: else the system's clearing of pages is timed too.
+memory it frees (:mod:`tomadiff.utils.memory`), for everyone alike: else the system's clearing of pages is timed too.
 
 Rows go to ``benchmarks/results/speed.csv`` as they are measured; what is there already is skipped, so a run can be
 stopped and started again. ``--quick`` (``make bench``) is the shape of it in a few minutes, in a file of its own.
@@ -27,9 +27,9 @@ from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, read, where
 from tomadiff import Bound, Method, Patch, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole, apply
 from tomadiff.cost import Hardware
-from tomadiff.evaluate.architectures import ARCHITECTURES, build, inputs
-from tomadiff.evaluate.latency import seconds_of
-from tomadiff.evaluate.workloads import Step
+from tomadiff.evaluation.timing.architectures import ARCHITECTURES, build, inputs
+from tomadiff.evaluation.timing.latency import seconds_of
+from tomadiff.evaluation.timing.workloads import Step
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "speed.csv"

@@ -24,9 +24,9 @@ from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, ROOT, Case, Co
 from tomadiff import kernels
 from tomadiff.cost import Trace
 from tomadiff.cost.op import Op
-from tomadiff.evaluate.count import count_limit
-from tomadiff.evaluate.prediction import Window, window
-from tomadiff.evaluate.workloads import Step
+from tomadiff.evaluation.runs.flops import count_limit
+from tomadiff.evaluation.timing.prediction import Window, window
+from tomadiff.evaluation.timing.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "speed_counted.csv"
 COUNTED = (Case("sdxl", 256), *CASES, Case("sdxl", 2048))

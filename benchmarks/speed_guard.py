@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.machine import ready_to_time, stamp
 from benchmarks.rows import Row, append, least, read, where
 from benchmarks.speed import ROOT, Case, on, parse_case, timed
-from tomadiff.evaluate.workloads import Step
+from tomadiff.evaluation.timing.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"
 CASES = (

@@ -18,7 +18,7 @@ from benchmarks.flops import put_in_section
 from benchmarks.rows import Row, append, least, where
 from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case
 from benchmarks.speed_results import FITTED, Predict, Promise, Results, fitted_machine, predictions, predictor, promises
-from tomadiff.evaluate.plots import COLOURS, Line, line_chart, sheet
+from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 PREDICTED = ROOT / "benchmarks" / "results" / "speed_predicted.csv"
@@ -99,8 +99,9 @@ def section(results: Results, predict: Predict | None, kept: Sequence[Promise]) 
     machine = results.timed[-1]
     where_run = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {machine['date']}"
     parts = [
-        f"Measured on: {where_run}, random weights; the process keeps the memory it frees (`tomadiff.memory`). Timed "
-        "is the mean step of a window of ten, the best round of one to three, over the unmerged model's best; no block "
+        f"Measured on: {where_run}, random weights; the process keeps the memory it frees "
+        "(`tomadiff.utils.memory`). Timed is the mean step of a window of ten, the best round of one to three, over "
+        "the unmerged model's best; no block "
         f"is skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. "
         "The limit is that of operations: where convolutions run faster than matrix products, merging can beat it."
     ]

@@ -12,7 +12,7 @@ from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case
 from benchmarks.speed_counted import LIMIT, Key, traced
 from tomadiff.cost import Hardware, Trace
 from tomadiff.cost.fit import fitted
-from tomadiff.evaluate.prediction import Window
+from tomadiff.evaluation.timing.prediction import Window
 
 FITTED = Case("sdxl", 512)
 RIVALS = ("tomesd", "tofu", "tomesd-own", "tofu-own", "todo")

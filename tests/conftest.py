@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import tomadiff.guard
+import tomadiff.cost.guard
 
 # deadline: shared machines stall. derandomize: a red run must be red again. print_blob: and reproducible elsewhere.
 settings.register_profile(
@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 # Models of tests are far too small for merging to save time: the guard would leave them all alone. Tests of the guard
 # ask for it.
-tomadiff.guard.DEFAULT = False
+tomadiff.cost.guard.DEFAULT = False
 
 
 # Rooms around the core: watching which lines run there takes a third more time and adds nothing to the core's coverage.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, Whole
-from tomadiff.grid import Regions
+from tomadiff.merging.grid import Regions
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

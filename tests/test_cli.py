@@ -1,7 +1,7 @@
 from typer.testing import CliRunner
 
 import tomadiff
-from tomadiff.cli import app
+from tomadiff.cli.main import app
 
 
 def test_version() -> None:

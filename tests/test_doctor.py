@@ -5,8 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tomadiff
-from tomadiff import doctor
-from tomadiff.cli import app
+from tomadiff.cli.main import app, doctor
 
 
 def test_healthy() -> None:
@@ -38,11 +37,11 @@ def test_ill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_merging_breaks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks look at results: a patch that does nothing, or does not come off, is ill."""
-    monkeypatch.setattr("tomadiff.slots.Slot.merge", lambda _, tokens: 1 / 0)
+    monkeypatch.setattr("tomadiff.engine.slots.Slot.merge", lambda _, tokens: 1 / 0)
     (plan, applied, removed, *_) = doctor.self_test()
     assert (plan.passed, applied.passed, removed.passed) == (True, False, False)
     monkeypatch.undo()
-    monkeypatch.setattr("tomadiff.patched.eject", lambda _: None)
+    monkeypatch.setattr("tomadiff.engine.model.eject", lambda _: None)
     assert [check.passed for check in doctor.self_test()[:3]] == [True, True, False]
 
 

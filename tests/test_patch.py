@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 import tomadiff
 from tests import tiny
-from tests.adapters.contract import recorded, sites, traces
+from tests.families.contract import recorded, sites, traces
 from tomadiff import Schedule, ToMA, ToMeSD
+from tomadiff.engine.report import LevelReport
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.methods import Method
-from tomadiff.report import LevelReport
 
 
 @pytest.fixture

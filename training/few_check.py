@@ -18,7 +18,7 @@ import torch
 from transformers import CLIPModel
 
 from tomadiff import embedded
-from tomadiff.evaluate.prompts import emoji_prompts
+from tomadiff.evaluation.runs.prompts import emoji_prompts
 from training import distil, teacher
 from training.autoencoder import psnr
 from training.check import Pair, asked_pairs, right_first

@@ -16,8 +16,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from tomadiff.evaluate.figures import FAINT, GAP, INK, MARGIN, PANEL, PAPER
-from tomadiff.select import SELECTORS, Selection, cosines, random
+from tomadiff.evaluation.report.figures import FAINT, GAP, INK, MARGIN, PANEL, PAPER
+from tomadiff.merging.select import SELECTORS, Selection, cosines, random
 
 SIZES = (44, 24, 14, 10, 8, 6, 4, 3)
 CHANNELS, SPREAD, SEED, TRIALS = 32, 0.05, 3, 200

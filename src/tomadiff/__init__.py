@@ -1,15 +1,15 @@
 """tomadiff: diffusion models draw the same picture sooner, by merging near-equal image tokens."""
 
-from tomadiff.adapters import register, supported
-from tomadiff.clock import Clock
 from tomadiff.errors import TomaError
-from tomadiff.forecast import Forecast
-from tomadiff.grid import Grid, Stripes, Tiles, Whole
+from tomadiff.families import register, supported
+from tomadiff.merging.grid import Grid, Stripes, Tiles, Whole
+from tomadiff.merging.plan import MergePlan
+from tomadiff.merging.select import facility_location
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.patch import Patch, apply, remove
-from tomadiff.plan import MergePlan
-from tomadiff.schedule import Schedule
-from tomadiff.select import facility_location
+from tomadiff.steps.clock import Clock
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.schedule import Schedule
 
 __version__ = "0.1.0"
 

@@ -12,26 +12,26 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from tomadiff import guard as guarding
-from tomadiff.adapters.family import Family
-from tomadiff.adapters.registry import describe_supported, family_of, find_family, supported
-from tomadiff.budget import Budget, Choice
+from tomadiff.cost import guard as guarding
+from tomadiff.families.base import Family
+from tomadiff.families.registry import describe_supported, family_of, find_family, supported
+from tomadiff.cost.budget import Budget, Choice
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
-from tomadiff.forecast import Forecast, Pattern
-from tomadiff.forecast_control import MARK as CONTROL
-from tomadiff.forecast_control import ForecastControl
-from tomadiff.forecast_model import MARK as FORECAST
-from tomadiff.forecast_model import ForecastModel, require_no_cache
-from tomadiff.inject import unwrap
+from tomadiff.steps.forecast import Forecast, Pattern
+from tomadiff.engine.controlnet import MARK as CONTROL
+from tomadiff.engine.controlnet import ForecastControl
+from tomadiff.engine.forecast import MARK as FORECAST
+from tomadiff.engine.forecast import ForecastModel, require_no_cache
+from tomadiff.engine.hooks import unwrap
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
-from tomadiff.patched import MARK, PatchedModel, merges_nothing
-from tomadiff.plan import Plan
-from tomadiff.planner import Planner
+from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
+from tomadiff.merging.plan import Plan
+from tomadiff.engine.planner import Planner
 from tomadiff.presets import Preset
-from tomadiff.report import Report
-from tomadiff.schedule import Schedule
-from tomadiff.settings import Ratio, Rule, checked
+from tomadiff.engine.report import Report
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.settings import Ratio, Rule, checked
 
 logger = logging.getLogger("tomadiff")
 

@@ -23,8 +23,8 @@ from tests import tiny
 from tests.tiny import Tiny
 from tomadiff import Schedule, ToMA
 from tomadiff.cost import flop_counter
-from tomadiff.evaluate.prompts import Prompt
-from tomadiff.evaluate.trials import Around, Candidate, Trials
+from tomadiff.evaluation.runs.prompts import Prompt
+from tomadiff.evaluation.tune.trials import Around, Candidate, Trials
 
 
 def cost(candidate: Candidate) -> float:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from benchmarks.machine import stamp
 from benchmarks.merging import RESULTS, table, write_csv
-from tomadiff.evaluate.merge_speed import OURS, PACKAGE, SIZES, Timing
+from tomadiff.evaluation.timing.merge_speed import OURS, PACKAGE, SIZES, Timing
 
 TIMINGS = [
     Timing(4096, 640, 0.5, method, method, op, 0.002, 0.003, 1)

@@ -9,7 +9,7 @@ from benchmarks import predictions
 from benchmarks.predictions import FLUX, KNOWN, PAPER, SDXL, compared_with_paper, keys, rows, text
 from benchmarks.speed import BASELINE
 from tomadiff.cost import GPUS, Op, Trace
-from tomadiff.evaluate.prediction import Window
+from tomadiff.evaluation.timing.prediction import Window
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ from benchmarks.rows import append, read, where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case, measure, note_machine, parse_case, row
 from benchmarks.speed_counted import LIMIT
 from benchmarks.speed_results import FITTED, Promise, Results, fitted_machine, predictions, predictor, promises
-from tests.evaluate.drawn import thin_sd15
+from tests.evaluation.drawn import thin_sd15
 from tomadiff import Schedule
 from tomadiff.cost import Hardware, Op, Trace
-from tomadiff.evaluate.prediction import Window
+from tomadiff.evaluation.timing.prediction import Window
 
 THIN = Case("sd15", 64)
 QUIET = Console(quiet=True)

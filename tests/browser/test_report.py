@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Opened, brightness, browser
-from tests.evaluate.drawn import NASTY, painted_run
-from tomadiff.commands.report import write
-from tomadiff.evaluate.figures import merge_map, merge_sample
-from tomadiff.evaluate.landscape import landscape
-from tomadiff.evaluate.report import Figure, tell
+from tests.evaluation.drawn import NASTY, painted_run
+from tomadiff.cli.report import write
+from tomadiff.evaluation.report.figures import merge_map, merge_sample
+from tomadiff.evaluation.report.report import Figure, tell
+from tomadiff.evaluation.runs.synthetic_image import landscape
 from tomadiff.methods.toma import ToMA
 
 __all__ = ["browser"]  # a fixture

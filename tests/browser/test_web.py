@@ -22,16 +22,16 @@ from PIL import Image
 from tests.browser.chromium import Opened, brightness, browser
 from tests.web.watched import resident
 from tomadiff import embedded
-from tomadiff.evaluate import models
-from tomadiff.patched import MARK
+from tomadiff.engine.model import MARK
+from tomadiff.evaluation.runs import models
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 if "emoji-sdxl" not in embedded.available():
     pytest.skip("the weights of emoji-sdxl are not trained yet", allow_module_level=True)
 
-from tomadiff.web.asked import Picture
 from tomadiff.web.page import serve
-from tomadiff.web.studio import Model, Studio
+from tomadiff.web.request import Picture
+from tomadiff.web.session import Model, Studio
 
 __all__ = ["browser"]  # a fixture
 

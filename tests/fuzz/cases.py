@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import tiny
 from tests.tiny import Tiny
-from tomadiff.methods.catalogue import CATALOGUE
+from tomadiff.methods.registry import CATALOGUE
 
 SIZES = (64, 32, 48, 80, 96)
 STEPS = (3, 1, 2, 4, 5)

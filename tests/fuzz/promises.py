@@ -17,7 +17,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.tools import put_on
 from tests.tiny import Tiny
 from tomadiff import Forecast, Patch, Schedule, TomaError
-from tomadiff.methods.catalogue import entry
+from tomadiff.methods.registry import entry
 
 
 class BrokenError(Exception):

@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tomadiff import Grid, Tiles, ToMA, Whole, kernels
 from tomadiff.errors import SettingError
-from tomadiff.select import facility_location
-from tomadiff.weights import weigh
+from tomadiff.merging.select import facility_location
+from tomadiff.merging.weights import weigh
 
 GRID = Grid(7, 9)
 

@@ -12,8 +12,8 @@ import torch
 from tests import tiny
 from tomadiff import Grid, apply
 from tomadiff.errors import SettingError
-from tomadiff.evaluate.figures import merge_sample
-from tomadiff.evaluate.landscape import landscape
+from tomadiff.evaluation.report.figures import merge_sample
+from tomadiff.evaluation.runs.synthetic_image import landscape
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding" / "a_method.md"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests import tiny
 from tomadiff import Bound, Grid, ToDo, ToFu, ToMA, apply
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.methods.catalogue import CATALOGUE, named
+from tomadiff.methods.registry import CATALOGUE, named
 
 
 # ------------------------------------------------------------------------------ ToFu

@@ -7,7 +7,7 @@ import torch
 
 from tomadiff import Grid, Stripes, Tiles, ToMA, Whole
 from tomadiff.errors import SettingError, ShapeError
-from tomadiff.select import strided
+from tomadiff.merging.select import strided
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def main() -> None:
 
     from tests import tiny
     from tomadiff.web.page import serve
-    from tomadiff.web.studio import Model, Studio
+    from tomadiff.web.session import Model, Studio
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--requests", type=int, default=200)

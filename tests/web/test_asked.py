@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tomadiff.evaluate.generate import Variant
-from tomadiff.web.asked import FIELDS, Asked, Canvas, Picture, read
+from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.web.request import FIELDS, Asked, Canvas, Picture, read
 
 CANVAS = Canvas(128, 128)
 GOOD: dict[str, Any] = {

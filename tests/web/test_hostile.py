@@ -17,11 +17,11 @@ import pytest
 from tests import tiny
 from tests.web.hostile import API, Page, Request, ask, reachable, send
 from tests.web.watched import resident, watched
-from tomadiff.evaluate.generate import Variant
-from tomadiff.web import fence
-from tomadiff.web.asked import Asked, Picture
-from tomadiff.web.fence import LARGEST_BODY, Fence
-from tomadiff.web.studio import Model, Studio
+from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.web import security
+from tomadiff.web.request import Asked, Picture
+from tomadiff.web.security import LARGEST_BODY, Fence
+from tomadiff.web.session import Model, Studio
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 from tomadiff.web.page import MOST_WAITING, folder, serve
@@ -170,7 +170,7 @@ def test_a_body_that_grows_beyond_what_it_announced_is_cut_off(tmp_path: Path) -
 
 
 def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence, "PATIENCE", 0.01)
+    monkeypatch.setattr(security, "PATIENCE", 0.01)
     sent, bodies = through(POST, [{"body": b"a", "more_body": True}], tmp_path)
     assert (sent[0]["status"], bodies) == (408, [])
 
@@ -183,7 +183,7 @@ def test_lengths_that_make_no_sense_are_refused(length: bytes, tmp_path: Path) -
 
 
 def test_there_are_only_so_many_requests_at_a_time(tmp_path: Path) -> None:
-    assert through(POST, [{"body": b""}], tmp_path, calls=fence.MOST_CALLS)[0][0]["status"] == 503
+    assert through(POST, [{"body": b""}], tmp_path, calls=security.MOST_CALLS)[0][0]["status"] == 503
 
 
 def test_web_sockets_are_closed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-from tomadiff.web.kept import Kept
+from tomadiff.web.cache import Kept
 
 
 def test_the_results_looked_at_last_stay() -> None:

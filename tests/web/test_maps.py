@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from tomadiff import Grid, Tiles, ToDo, ToMA, ToMeSD
-from tomadiff.evaluate.figures import clusters
+from tomadiff.evaluation.report.figures import clusters
 from tomadiff.methods.base import Method
 from tomadiff.web.maps import SIDE, VIEWS, overlay, token_map
 

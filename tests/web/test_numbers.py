@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from tomadiff import embedded
-from tomadiff.evaluate.features import SOURCES, at_hand, openers
-from tomadiff.evaluate.landscape import landscape
-from tomadiff.web.numbers import apart, cards
+from tomadiff.evaluation.metrics.features import SOURCES, at_hand, openers
+from tomadiff.evaluation.runs.synthetic_image import landscape
+from tomadiff.web.metric_cards import apart, cards
 
 
 def picture(seed: int) -> Image.Image:

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from tests import tiny
 from tests.web.hostile import Request, addresses, ask
 from tomadiff import embedded
-from tomadiff.cli import app
+from tomadiff.cli.main import app
 from tomadiff.errors import SettingError
 from tomadiff.web.page import is_private, serve
-from tomadiff.web.studio import Model, Studio
+from tomadiff.web.session import Model, Studio
 
 WIDE = {"COLUMNS": "200"}
 OPEN = build_opener(ProxyHandler({})).open  # no proxy

@@ -3,7 +3,7 @@
 import pytest
 
 import tomadiff
-from tomadiff.methods.catalogue import CATALOGUE, named
+from tomadiff.methods.registry import CATALOGUE, named
 from tomadiff.web.snippet import origin, three_lines, written
 
 ON_CPU = {"device": "cpu", "dtype": "float32"}

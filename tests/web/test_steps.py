@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 
 from tests import tiny
-from tomadiff.web.steps import Progress, Stopped, Visitors
+from tomadiff.web.progress import Progress, Stopped, Visitors
 
 
 @pytest.mark.parametrize("family", ["sd15", "pixart"])

@@ -10,13 +10,13 @@ import torch
 
 from tests import tiny
 from tomadiff import embedded
+from tomadiff.engine.model import MARK
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.evaluate import models
-from tomadiff.evaluate.generate import Variant
-from tomadiff.patched import MARK
-from tomadiff.web.asked import Asked, Picture
-from tomadiff.web.steps import Stopped
-from tomadiff.web.studio import Model, Studio
+from tomadiff.evaluation.runs import models
+from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.web.progress import Stopped
+from tomadiff.web.request import Asked, Picture
+from tomadiff.web.session import Model, Studio
 
 PICTURE = Picture("tiny", "a fox", seed=3, steps=3, width=64, height=64)
 ASKED = Asked(PICTURE, Variant("toma", 0.5))

@@ -1,8 +1,8 @@
 import pytest
 
 from tomadiff.errors import SettingError
-from tomadiff.web.steps import Stopped
-from tomadiff.web.trouble import line_of
+from tomadiff.web.errors import line_of
+from tomadiff.web.progress import Stopped
 
 
 def test_what_was_foreseen_is_told_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from tomadiff.cost.machines import device_name
 from tomadiff.cost.op import KINDS
 from tomadiff.errors import SettingError
 from tomadiff.kernels import fused
-from tomadiff.reading import NUMBER, OBJECT, OBJECTS, TEXT, WHOLE, FileError, Kind, read_json, require_record
+from tomadiff.utils.reading import NUMBER, OBJECT, OBJECTS, TEXT, WHOLE, FileError, Kind, read_json, require_record
 
 VARIABLE = "TOMADIFF_CALIBRATION"
 """The environment variable that names the file."""

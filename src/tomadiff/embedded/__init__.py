@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError, require_choice
-from tomadiff.memory import keep_memory
+from tomadiff.utils.memory import keep_memory
 
 NAMES = ("emoji-sdxl", "emoji-flux", "emoji-judge")
 _STAND_FOR = {"sdxl": "SDXL", "flux": "Flux.1"}  # real models, which the embedded ones resemble
@@ -62,7 +62,7 @@ def load(name: str, dtype: Any = None) -> Any:
     """A ready pipeline (emoji-sdxl, emoji-flux) or a `CLIPModel` (emoji-judge), on the CPU and offline.
 
     The weights are stored in half precision and loaded as `dtype`, float32 unless told. The process keeps the memory
-    it frees from then on (see :mod:`tomadiff.memory`): pictures are drawn up to a quarter faster so.
+    it frees from then on (see :mod:`tomadiff.utils.memory`): pictures are drawn up to a quarter faster so.
     """
     path = folder(name)
     _require_transformers()

@@ -1,4 +1,4 @@
-"""Triton equals of functions in :mod:`tomadiff.select`, :mod:`tomadiff.weights` and :mod:`tomadiff.plan`.
+"""Triton equals of functions in :mod:`tomadiff.merging`.
 
 Every function here has a definition in plain torch elsewhere, which tests hold it to; it does the same in one launch.
 Triton itself is imported by the first launch, never before.

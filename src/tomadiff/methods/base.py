@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.grid import AnyRegions, Grid
-from tomadiff.plan import Plan, Share
-from tomadiff.schedule import Schedule
-from tomadiff.settings import Index, Ratio, Rule, Seed, Settings
+from tomadiff.merging.grid import AnyRegions, Grid
+from tomadiff.merging.plan import Plan, Share
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.settings import Index, Ratio, Rule, Seed, Settings
 
 Scope = Literal["level", "block"]
 Span = Literal["op", "block"]

@@ -11,11 +11,11 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from tomadiff.grid import AnyRegions, Grid, Tiles
+from tomadiff.merging.grid import AnyRegions, Grid, Tiles
+from tomadiff.merging.plan import MergePlan
+from tomadiff.merging.weights import kept_per_region
 from tomadiff.methods.base import Method
-from tomadiff.plan import MergePlan
-from tomadiff.schedule import Schedule
-from tomadiff.weights import kept_per_region
+from tomadiff.steps.schedule import Schedule
 
 _NEVER_AGAIN = 10**9
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.grid import Grid
+from tomadiff.merging.grid import Grid
+from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Levels, Method
-from tomadiff.plan import Plan
-from tomadiff.schedule import Schedule
-from tomadiff.settings import Ratio, whole
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.settings import Ratio, whole
 
 _NEVER_AGAIN = 10**9
 
@@ -43,26 +43,26 @@ class PoolPlan(Plan):
 
     @property
     def grid(self) -> Grid:
-        """See :class:`~tomadiff.plan.Plan`."""
+        """See :class:`~tomadiff.merging.plan.Plan`."""
         return self.shape
 
     @property
     def kept(self) -> int:
-        """See :class:`~tomadiff.plan.Plan`."""
+        """See :class:`~tomadiff.merging.plan.Plan`."""
         return self.index.shape[1]
 
     @property
     def destinations(self) -> Tensor:
-        """See :class:`~tomadiff.plan.Plan`."""
+        """See :class:`~tomadiff.merging.plan.Plan`."""
         return self.index
 
     @property
     def state(self) -> list[Tensor]:
-        """See :class:`~tomadiff.plan.Plan`."""
+        """See :class:`~tomadiff.merging.plan.Plan`."""
         return [self.index, self.nearest, self.coverage]
 
     def renew(self, state: Sequence[Tensor]) -> None:
-        """See :class:`~tomadiff.plan.Plan`."""
+        """See :class:`~tomadiff.merging.plan.Plan`."""
         self.index, self.nearest, self.coverage = state
 
     def merge(self, tokens: Tensor) -> Tensor:

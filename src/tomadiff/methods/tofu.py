@@ -16,10 +16,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tomadiff.grid import Grid
-from tomadiff.matching import Fuse, MatchPlan
+from tomadiff.merging.grid import Grid
+from tomadiff.merging.matching import Fuse, MatchPlan
 from tomadiff.methods.tomesd import ToMeSD
-from tomadiff.settings import Rule
+from tomadiff.utils.settings import Rule
 
 Pruned = Annotated[float, Rule("it is a share of the blocks, from 0 to 1", lambda value: 0 <= value <= 1)]
 

@@ -10,15 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tomadiff.allotment import DensePlan
 from tomadiff.errors import SettingError, ShapeError, require_count
-from tomadiff.grid import AnyRegions, Grid, Layout, Stripes, Tiles, Whole
-from tomadiff.methods.base import Method, Scope
-from tomadiff.plan import Destinations, MergePlan, group_count
-from tomadiff.schedule import Schedule
-from tomadiff.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
-from tomadiff.unmerging import Unmerge
-from tomadiff.weights import (
+from tomadiff.merging.grid import AnyRegions, Grid, Layout, Stripes, Tiles, Whole
+from tomadiff.merging.plan import Destinations, MergePlan, group_count
+from tomadiff.merging.quota import DensePlan
+from tomadiff.merging.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
+from tomadiff.merging.unmerge import Unmerge
+from tomadiff.merging.weights import (
     NOTHING,
     Quota,
     Seen,
@@ -29,6 +27,8 @@ from tomadiff.weights import (
     shared_plan,
     weigh,
 )
+from tomadiff.methods.base import Method, Scope
+from tomadiff.steps.schedule import Schedule
 
 _WITH_KERNELS = {
     "selector": ("facility_location",),
@@ -63,7 +63,7 @@ class ToMA(Method):
             to attention; with backends that take none (Flash, Sage), keys count once.
         unmerge: ``"transpose"`` copies back by weight, ``"pseudo-inverse"`` inverts the merge as well as possible,
             ``"least-squares"`` spreads what comes back the way the tokens themselves are spread.
-        selector: name of a selector in :mod:`tomadiff.select`, or a function of its type.
+        selector: name of a selector in :mod:`tomadiff.merging.select`, or a function of its type.
         kernels: ``"auto"`` plans and merges with Triton kernels on a GPU that has them and with plain torch elsewhere;
             ``"triton"`` insists on them, ``"torch"`` does without.
     """

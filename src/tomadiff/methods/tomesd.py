@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.grid import Grid
-from tomadiff.matching import MatchPlan, match
+from tomadiff.merging.grid import Grid
+from tomadiff.merging.matching import MatchPlan, match
+from tomadiff.merging.plan import Share
 from tomadiff.methods.base import Levels, Method, Scope
-from tomadiff.plan import Share
-from tomadiff.schedule import Schedule
-from tomadiff.settings import Count
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.settings import Count
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
-from tomadiff.forecast import Forecast
-from tomadiff.grid import Stripes, Tiles, Whole
+from tomadiff.merging.grid import Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMeSD
-from tomadiff.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
-from tomadiff.schedule import Schedule
-from tomadiff.settings import Settings
-from tomadiff.writing import write_whole
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
+from tomadiff.utils.settings import Settings
+from tomadiff.utils.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Bound, Forecast, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole)

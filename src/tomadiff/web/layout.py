@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tomadiff.evaluate.markup import Markup, tag
-from tomadiff.methods.catalogue import CATALOGUE
-from tomadiff.web.asked import FIELDS
+from tomadiff.evaluation.report.markup import Markup, tag
+from tomadiff.methods.registry import CATALOGUE
 from tomadiff.web.maps import VIEWS
-from tomadiff.web.studio import Model, Studio
+from tomadiff.web.request import FIELDS
+from tomadiff.web.session import Model, Studio
 from tomadiff.web.tradeoff import RATIOS
 
 LEAD = "One picture, drawn twice from the same noise: with all of its tokens, and with some of them merged."
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What is asked for, by the names that :func:`tomadiff.web.asked.read` knows."""
+        """What is asked for, by the names that :func:`tomadiff.web.request.read` knows."""
         names = ("model", "prompt", "method", "ratio", "forecast", "width", "height", "steps", "seed")
         return {name: getattr(self, name) for name in names}
 

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tomadiff.evaluate.figures import PAPER, clusters
-from tomadiff.evaluate.overlay import outlined, stays, veiled
-from tomadiff.evaluate.seconds import now
-from tomadiff.plan import Plan
-from tomadiff.planner import Planner
+from tomadiff.engine.planner import Planner
+from tomadiff.evaluation.report.figures import PAPER, clusters
+from tomadiff.evaluation.report.overlay import outlined, stays, veiled
+from tomadiff.evaluation.runs.timer import now
+from tomadiff.merging.plan import Plan
 
 VIEWS = ("destinations", "clusters", "coverage")
 LOST = (214, 40, 40)  # red, where a token resembles its destination least

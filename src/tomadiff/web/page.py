@@ -13,17 +13,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
-from tomadiff.evaluate.markup import tag
-from tomadiff.methods.catalogue import CATALOGUE
-from tomadiff.web.asked import Asked, read
-from tomadiff.web.fence import Fence
+from tomadiff.evaluation.report.markup import tag
+from tomadiff.methods.registry import CATALOGUE
+from tomadiff.web.errors import line_of
 from tomadiff.web.layout import Layout
 from tomadiff.web.maps import Maps, overlay
-from tomadiff.web.numbers import cards
-from tomadiff.web.steps import Tell, Visitors
-from tomadiff.web.studio import Compared, Studio
+from tomadiff.web.metric_cards import cards
+from tomadiff.web.progress import Tell, Visitors
+from tomadiff.web.request import Asked, read
+from tomadiff.web.security import Fence
+from tomadiff.web.session import Compared, Studio
 from tomadiff.web.tradeoff import Shot, curves, ratios
-from tomadiff.web.trouble import line_of
 
 HOST = "127.0.0.1"  # nobody else can reach it
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from tomadiff.methods.base import Method
-from tomadiff.schedule import Schedule
+from tomadiff.steps.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def origin(name: str, about: Mapping[str, str], embedded: bool) -> Origin:
 
     Args:
         name: of an embedded pipeline, or where diffusers finds it.
-        about: its device and dtype; see :func:`tomadiff.evaluate.models.describe`.
+        about: its device and dtype; see :func:`tomadiff.evaluation.runs.models.describe`.
         embedded: which of the two.
     """
     quoted, dtype = _quoted(name), f"torch.{about['dtype']}"

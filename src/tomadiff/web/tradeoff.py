@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from tomadiff.evaluate.curves import Point, Series, chart
-from tomadiff.evaluate.markup import Markup, data_uri, tag
-from tomadiff.evaluate.table import metric
-from tomadiff.web.numbers import written
+from tomadiff.evaluation.metrics.table import metric
+from tomadiff.evaluation.report.curves import Point, Series, chart
+from tomadiff.evaluation.report.markup import Markup, data_uri, tag
+from tomadiff.web.metric_cards import written
 
 RATIOS = (0.25, 0.5, 0.75)
 MOST_CURVES = 2  # metrics; the table has them all

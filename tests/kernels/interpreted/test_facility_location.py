@@ -4,7 +4,7 @@ from torch import Tensor
 
 from tomadiff import kernels
 from tomadiff.errors import ShapeError
-from tomadiff.select import FacilityLocation, cosines, facility_location, greedy
+from tomadiff.merging.select import FacilityLocation, cosines, facility_location, greedy
 
 LENGTHS = (9, 16, 25, 64, 100, 256)
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, ToMA
-from tomadiff.allotment import AllottedPlan
-from tomadiff.grid import Regions
-from tomadiff.plan import MergePlan, by_group, group_count
-from tomadiff.select import FacilityLocation, cosines
-from tomadiff.unmerging import Unmerge
+from tomadiff.merging.quota import AllottedPlan
+from tomadiff.merging.grid import Regions
+from tomadiff.merging.plan import MergePlan, by_group, group_count
+from tomadiff.merging.select import FacilityLocation, cosines
+from tomadiff.merging.unmerge import Unmerge
 
 # How far a number may be off that is about one; the interpreter cuts bfloat16 off where torch rounds.
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 2e-3, torch.bfloat16: 2**-6}

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, ToMA, kernels
 from tomadiff.errors import ShapeError
-from tomadiff.grid import Regions
-from tomadiff.plan import MergePlan
+from tomadiff.merging.grid import Regions
+from tomadiff.merging.plan import MergePlan
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2**-6}

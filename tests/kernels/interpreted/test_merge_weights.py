@@ -4,10 +4,10 @@ from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, kernels
 from tomadiff.errors import SettingError
-from tomadiff.grid import Regions
-from tomadiff.plan import Destinations, MergePlan
-from tomadiff.select import SELECTORS
-from tomadiff.weights import NOTHING, Seen, choose_destinations, weigh
+from tomadiff.merging.grid import Regions
+from tomadiff.merging.plan import Destinations, MergePlan
+from tomadiff.merging.select import SELECTORS
+from tomadiff.merging.weights import NOTHING, Seen, choose_destinations, weigh
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # How far a number may be off that is between 0 and 1; the interpreter cuts bfloat16 off where torch rounds.

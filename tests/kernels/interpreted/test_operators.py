@@ -3,7 +3,7 @@
 import torch
 
 from tomadiff import Grid, Tiles, ToMA, kernels
-from tomadiff.select import cosines
+from tomadiff.merging.select import cosines
 
 GRID, REGIONS = Grid(6, 7), Tiles(3)
 

@@ -1,6 +1,0 @@
-"""Where tokens merge: one small file per model family, facts as data. ``register`` takes families from outside."""
-
-from tomadiff.adapters.family import Block, Call, Family, Op, Scene, Stack
-from tomadiff.adapters.registry import family_of, register, supported
-
-__all__ = ["Block", "Call", "Family", "Op", "Scene", "Stack", "family_of", "register", "supported"]

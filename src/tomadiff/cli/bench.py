@@ -1,0 +1,203 @@
+"""``tomadiff bench``: what merging saves on this machine, in seconds, operations, launches and bytes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tomadiff.cli import options
+from tomadiff.cli.errors import exit_if_failed
+from tomadiff.errors import SettingError
+from tomadiff.utils.writing import require_output, write_whole
+
+if TYPE_CHECKING:
+    from tomadiff.evaluation.runs.failures import Failures
+    from tomadiff.evaluation.runs.journal import Journal
+    from tomadiff.evaluation.timing.latency import Measurement
+    from tomadiff.evaluation.timing.workloads import Workload
+
+RANDOM = "Its weights are random: times and counts are those of the real model, pictures would be noise."
+
+
+def bench(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id."),
+    ] = "emoji-sdxl",
+    arch: Annotated[
+        str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights; one step.")
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option("--size", help="Sides in pixels: 512 or 512,1024. Default: its own.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")] = None,
+    methods: Annotated[
+        str, typer.Option("--methods", help="With commas between: toma,tomesd. A wrong name lists all.")
+    ] = ("toma"),
+    ratios: Annotated[str, typer.Option("--ratios", help="Shares of tokens removed.")] = "0.25,0.5,0.75",
+    forecasts: Annotated[
+        str, typer.Option("--forecast", help="Of pipelines: tolerances of forecast steps, with each method: 0,0.05.")
+    ] = "0",
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 5,
+    steps: options.Steps = None,
+    batch: Annotated[int, typer.Option(min=1, help="With --arch: samples per call; guidance takes 2.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")] = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    allow_pickle: options.AllowPickle = False,
+    table: Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file as well.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Time the unmerged model and methods in interleaved rounds, and count what they compute and hold.
+
+    \b
+    tomadiff bench
+    tomadiff bench --methods toma,tomesd,todo --ratios 0.5 --rounds 20 --csv bench.csv
+    tomadiff bench --model ./my-pipeline --size 512,1024 --steps 20
+    tomadiff bench --arch flux --size 1024 --depth 2 --dtype bfloat16
+
+    A pipeline is timed over whole pictures; --arch over the mean step of a window of ten, put together from one
+    selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
+    with the rounds it has finished.
+    """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluation.runs.failures import Failures
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    console = Console(stderr=as_json, soft_wrap=True)
+    tolerances = options.read_forecasts(forecasts)
+    if arch and any(tolerances):
+        raise SettingError("--arch times one step; forecasts leave steps out, so give --model instead.")
+    wanted = options.read_names(methods), options.read_ratios(ratios), tolerances
+    how = device, dtype, allow_pickle
+    if table is not None:
+        require_output(table, "--csv", make_folder=True)
+    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
+    made = _architectures(arch, sizes, depth, batch, how) if arch else _pipelines(model, sizes, steps, how)
+    rows, failures = [], Failures()
+    for size, workload in made:
+        measured = _measured(workload, *wanted, rounds, console, journal, failures)
+        if not as_json:
+            console.print(_table(workload, measured))
+        rows += [{"model": workload.title, "size": size, **one.as_row()} for one in measured]
+    _tell(rows, bool(arch), table, as_json, console)
+    journal.close()
+    exit_if_failed(failures)
+
+
+# ---------------------------------------------------------------------------------------------- what to time
+def _sides(text: str | None) -> list[int | None]:
+    if text is None:
+        return [None]
+    names = options.read_names(text)
+    if not all(name.isdecimal() and int(name) > 0 for name in names):
+        raise SettingError(f"size={text!r} is not possible; give sides in pixels such as 512,1024.")
+    return [int(name) for name in names]
+
+
+def _pipelines(
+    model: str, sizes: str | None, steps: int | None, how: tuple[Any, ...]
+) -> Iterator[tuple[Any, Workload]]:
+    from tomadiff.evaluation.runs import models
+    from tomadiff.evaluation.runs.generate import call_of
+    from tomadiff.evaluation.timing.workloads import Picture
+
+    pipe = models.load(model, *how)
+    for side in _sides(sizes):
+        call = call_of(model, pipe, steps=steps, size=None if side is None else (side, side))
+        shown = side or call.get("width")
+        yield shown, Picture(pipe, f"{model}{f' at {shown}²' if shown else ''}", call)
+
+
+def _architectures(
+    arch: str, sizes: str | None, depth: int | None, batch: int, how: tuple[Any, ...]
+) -> Iterator[tuple[Any, Workload]]:
+    from tomadiff.evaluation.timing.workloads import architecture_steps
+
+    return architecture_steps(arch, _sides(sizes), depth, batch, *how[:2])
+
+
+def _measured(
+    workload: Workload,
+    methods: Sequence[str],
+    ratios: Sequence[float],
+    forecasts: Sequence[float],
+    rounds: int,
+    console: Console,
+    journal: Journal,
+    failures: Failures,
+) -> list[Measurement]:
+    from tomadiff.evaluation.runs.generate import bar
+    from tomadiff.evaluation.timing.latency import contenders, measure
+
+    field, refused = contenders(methods, ratios, workload, forecasts)
+    for line in refused:
+        console.print(f"Left out {line}", style="yellow", markup=False)
+    with bar(len(field) * (rounds + 1), doing="timing") as advance:
+        return measure(workload, field, rounds, lambda: advance(1), journal, failures)
+
+
+def _journal(table: Path | None, **asked: Any) -> Journal:
+    from tomadiff.evaluation.runs.journal import Journal
+
+    return Journal(table, asked)
+
+
+# ---------------------------------------------------------------------------------------------- tell
+def _table(workload: Workload, measured: Sequence[Measurement]) -> Table:
+    table = Table(title=f"{workload.title}: one {workload.unit}", title_justify="left")
+    heads = (
+        "method",
+        "merged",
+        "min s",
+        "median s",
+        "spread",
+        "speed-up",
+        "GFLOPs",
+        "launches",
+        "peak MiB",
+        "plans KiB",
+    )
+    for head in heads:
+        table.add_column(head, justify="left" if head == "method" else "right")
+    for one in measured:
+        times = f"{one.least:.3f}", f"{one.median:.3f}", f"{one.spread:.0%}", f"{one.speed_up:.2f}×"
+        counts = f"{one.flops / 1e9:.1f}", f"{one.launches:.0f}", f"{one.peak_bytes / 2**20:.1f}"
+        table.add_row(one.title, f"{one.ratio:.0%}", *times, *counts, f"{one.plan_bytes / 1024:.0f}")
+    for one in measured[1:]:
+        if len(one.parts) > 1:
+            parts = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in one.parts.items())
+            table.caption = f"{table.caption or ''}{one.title} {one.ratio:.0%}: {parts}\n"
+    return table
+
+
+def _tell(rows: list[dict[str, Any]], random: bool, path: Path | None, as_json: bool, console: Console) -> None:
+    from tomadiff.evaluation.runs.environment import stamp
+
+    if path is not None:
+        _write_csv(rows, path)
+        console.print(f"The numbers are in [bold]{path}[/bold]")
+    if as_json:
+        weights = "random" if random else "trained"
+        typer.echo(json.dumps({"weights": weights, "machine": stamp(), "rows": rows}, indent=2))
+    elif random:
+        console.print(RANDOM)
+
+
+def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
+    """One line per measurement, without what is a list of its own."""
+    flat = [{name: value for name, value in row.items() if name not in ("seconds", "parts")} for row in rows]
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, flat[0])
+    writer.writeheader()
+    writer.writerows(flat)
+    write_whole(path, text.getvalue())

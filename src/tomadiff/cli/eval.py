@@ -1,0 +1,169 @@
+"""``tomadiff eval``: prompts × seeds × methods → pictures → metrics with confidence intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomadiff.cli import options
+from tomadiff.cli.errors import exit_if_failed
+from tomadiff.cli.tables import show
+from tomadiff.errors import SettingError
+from tomadiff.utils.writing import require_folder
+
+if TYPE_CHECKING:
+    from tomadiff.evaluation.runs.failures import Failures
+    from tomadiff.evaluation.runs.generate import Variant
+    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.prompts import Prompt
+    from tomadiff.evaluation.runs.protocol import Protocol
+    from tomadiff.evaluation.runs.record import Run
+
+
+def evaluate(
+    model: options.Model,
+    out: options.Out = Path("run"),
+    prompts: options.PromptFile = None,
+    methods: options.Methods = None,
+    ratios: Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")] = None,
+    forecasts: Annotated[
+        str | None,
+        typer.Option("--forecast", help="Tolerances of forecast steps with each method: 0,0.05; default: 0."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Pictures of each prompt and method; default: 3.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
+    steps: options.Steps = None,
+    size: options.Size = None,
+    guidance: options.Guidance = None,
+    batch: options.BatchSize = 1,
+    networks: options.Networks = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A folder of pictures for FID and KID; default: the unmerged pictures.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
+    ] = "plain",
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    allow_pickle: options.AllowPickle = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw prompts with and without merging, and measure how far the pictures are apart and how long they took.
+
+    \b
+    tomadiff eval -m emoji-sdxl
+    tomadiff eval -m emoji-sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
+    tomadiff eval -m emoji-sdxl --methods baseline,toma --ratios 0.5 --forecast 0,0.05,0.1
+    tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
+    tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
+    accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m emoji-sdxl
+
+    A run may be killed at any moment: the same command goes on where it was.
+    """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluation.runs.models import device_of
+    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.protocol import protocol as protocol_named
+
+    chosen = protocol_named(protocol, prompts).changed(
+        methods=None if methods is None else tuple(options.read_names(methods)),
+        ratios=None if ratios is None else tuple(options.read_ratios(ratios)),
+        seeds=seeds,
+        limit=limit,
+        size=options.read_size(size),
+    )
+    looks = options.read_networks(networks)
+    if reference is not None and not reference.is_dir():
+        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
+    tolerances = options.read_forecasts(forecasts or "0")
+    wanted = Wanted(model, prompts, chosen, steps, guidance, batch, tolerances)
+    require_folder(out)
+    wanted.check(allow_pickle)
+    crew = Crew(cpu=device_of(device).type == "cpu")
+    run, failures = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
+    if crew.leads:
+        _measure(run, reference, looks, as_json)
+    exit_if_failed(failures)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an evaluation draws, as far as it is known before the model is loaded."""
+
+    model: str
+    source: str | None
+    chosen: Protocol
+    steps: int | None
+    guidance: float | None
+    batch: int
+    forecasts: tuple[float, ...] = (0.0,)
+
+    def variants(self) -> list[Variant]:
+        """All that is compared."""
+        from tomadiff.evaluation.runs.generate import variants
+
+        return variants(self.chosen.methods, self.chosen.ratios, self.forecasts)
+
+    def check(self, allow_pickle: bool) -> None:
+        """Raise for what cannot work before anything is loaded or launched."""
+        from tomadiff.evaluation.runs.generate import questions
+        from tomadiff.evaluation.runs.models import require_model
+
+        questions(self.prompts(), range(self.chosen.seeds), self.variants())
+        require_model(self.model, allow_pickle)
+
+    def prompts(self) -> list[Prompt]:
+        """From the file, or the first of the embedded list."""
+        from tomadiff.evaluation.runs.prompts import load_prompts
+        from tomadiff.evaluation.runs.protocol import EMBEDDED_LIMIT
+
+        if self.source is None:
+            return load_prompts("emoji", self.chosen.limit or EMBEDDED_LIMIT)
+        return load_prompts(self.source, self.chosen.limit)
+
+    def config(self, prompts: list[Prompt], call: dict[str, Any], about: dict[str, str]) -> dict[str, Any]:
+        """What must be equal for a run to go on in a folder; the number of processes may change."""
+        asked = [[prompt.text, prompt.negative] for prompt in prompts]
+        chosen = {"methods": list(self.chosen.methods), "ratios": list(self.chosen.ratios), "seeds": self.chosen.seeds}
+        chosen |= {"forecasts": list(self.forecasts)} if any(self.forecasts) else {}
+        return {**about, **chosen, "call": call, "batch": self.batch, "prompts": asked}
+
+
+def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> tuple[Run, Failures]:
+    from tomadiff.evaluation.runs import models
+    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.generate import call_of, questions, require_drawable
+
+    chosen, prompts = wanted.chosen, wanted.prompts()
+    drawn = wanted.variants()
+    batches = questions(prompts, range(chosen.seeds), drawn, wanted.batch)
+    device, dtype, allow_pickle = how
+    pipe = models.load(wanted.model, device or crew.device, dtype, allow_pickle)
+    steps = chosen.steps_for(type(pipe).__name__) if wanted.steps is None else wanted.steps
+    call = call_of(wanted.model, pipe, steps=steps, size=chosen.size, guidance=wanted.guidance)
+    require_drawable(pipe, drawn)
+    about = models.describe(wanted.model, pipe)
+    stamped = stamp(about["device"], about["dtype"], crew.size)
+    run = crew.begin(out, wanted.config(prompts, call, about), stamped)
+    return run, crew.answer(pipe, run, batches, call, about, shown)
+
+
+def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from tomadiff.cli.report import write
+    from tomadiff.evaluation.metrics.measure import measure
+    from tomadiff.evaluation.report.report import tell
+
+    with Console(stderr=True, quiet=as_json).status("measuring") as status:
+        results = measure(
+            run, networks=networks, pictures=reference, say=lambda what: status.update(f"measuring {what}")
+        )
+    page = run.folder / "report.html"
+    write(tell([run.folder]), page, f"{run.config['model']}, merged and unmerged")
+    if as_json:
+        typer.echo(results.as_json())
+    else:
+        show(results, run.folder, page)

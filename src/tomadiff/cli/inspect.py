@@ -1,0 +1,190 @@
+"""``tomadiff inspect``: draws what merging does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tomadiff.cli import options
+from tomadiff.errors import SettingError
+from tomadiff.utils.writing import require_folder, write_whole
+
+if TYPE_CHECKING:
+    from tomadiff.evaluation.inspect.inspection import Inspection
+
+MODEL, PROMPT, METHOD = "emoji-sdxl", "a fox on a blue background", "toma"
+
+
+def inspect(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: emoji-sdxl."),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to draw; default: {PROMPT}.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="toma (the default), toma-stripe, tomesd, … ; a wrong name lists all.")
+    ] = None,
+    ratio: Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")] = 0.5,
+    seed: Annotated[int | None, typer.Option(min=0, help="Which picture, or which landscape.")] = None,
+    steps: options.Steps = None,
+    size: options.Size = None,
+    guidance: options.Guidance = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")] = Path("inspect"),
+    landscape: Annotated[
+        bool,
+        typer.Option("--landscape", help="No model: show how methods move the tokens of a painted landscape."),
+    ] = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    allow_pickle: options.AllowPickle = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw what merging does in a model: who merges with whom, what is lost, what lasts, and what it costs.
+
+    \b
+    tomadiff inspect
+    tomadiff inspect --prompt "a panda on a pink background" --ratio 0.75 --out panda
+    tomadiff inspect --model owner/name --prompt "a lighthouse" --method tomesd --steps 30
+    tomadiff inspect --landscape --method toma --method toma-stripe
+
+    Writes pictures of destinations and clusters, hidden states, coverage and overlap over steps, and a page with all.
+    """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluation.inspect.method_figures import PORTRAYED
+    from tomadiff.methods.registry import named
+
+    names = method or (PORTRAYED if landscape else [METHOD])
+    for name in names:
+        named(name, ratio)  # a wrong name or ratio is told before anything is loaded or drawn
+    require_folder(out)
+    if landscape:
+        _require_no_model(model, prompt, steps, size, guidance)
+        _landscape(names, ratio, seed, out, as_json)
+        return
+    asked = {"steps": steps, "size": options.read_size(size), "guidance": guidance}
+    question = _question(model, prompt, seed, names, ratio)
+    _model(question, asked, (device, dtype, allow_pickle), out, as_json)
+
+
+# ---------------------------------------------------------------------------------------------- a model
+def _question(
+    model: str | None, prompt: str | None, seed: int | None, methods: Sequence[str], ratio: float
+) -> dict[str, Any]:
+    """What is asked for, with whatever was left open filled in."""
+    text = PROMPT if prompt is None else prompt.strip()
+    if not text:
+        raise SettingError("The prompt is empty; say what to draw.")
+    if len(methods) > 1:
+        raise SettingError("A model is inspected with one method at a time; --landscape compares several.")
+    if ratio == 0:
+        raise SettingError("There is nothing to inspect: ratio=0 merges no token. Give a share such as 0.5.")
+    return {"model": model or MODEL, "prompt": text, "seed": seed or 0, "method": methods[0], "ratio": ratio}
+
+
+def _model(
+    question: dict[str, Any],
+    asked: dict[str, Any],
+    how: tuple[str | None, str | None, bool],
+    out: Path,
+    as_json: bool,
+) -> None:
+    from tomadiff.evaluation.inspect.inspection import inspect
+    from tomadiff.evaluation.runs import models
+    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.generate import call_of
+
+    model, told = question["model"], Console(stderr=True)
+    if model in models.EMBEDDED:
+        torch.set_num_threads(1)  # small products: threads gain little, and lose much on a busy machine
+    with told.status(f"Loading {model} …"):
+        pipe = models.load(model, *how)
+    call, known = call_of(model, pipe, **asked), models.describe(model, pipe)
+    out.mkdir(parents=True, exist_ok=True)
+    with told.status("Drawing the picture without merging and with it …"):
+        found = inspect(pipe, call=call, **{name: value for name, value in question.items() if name != "model"})
+    about = {**known, **question, "ratio": found.ratio, "call": call}
+    written = _write(found, about, stamp(known["device"], known["dtype"]), out)
+    _tell(found, about, written, as_json)
+
+
+def _write(found: Inspection, about: dict[str, Any], machine: dict[str, Any], out: Path) -> list[Path]:
+    """The page, then its pictures."""
+    from tomadiff.evaluation.inspect.figures import figures
+    from tomadiff.evaluation.inspect.page import page
+    from tomadiff.evaluation.runs.images import save_image
+
+    drawn = figures(found)
+    paths = [out / "index.html", *(out / f"{name}.png" for name in drawn)]
+    for path, figure in zip(paths[1:], drawn.values(), strict=True):
+        save_image(figure.image, path, optimize=True)
+    write_whole(paths[0], page(found, drawn, about, machine))
+    return paths
+
+
+def _tell(found: Inspection, about: dict[str, Any], written: Sequence[Path], as_json: bool) -> None:
+    if as_json:
+        files = {"page": str(written[0]), "pictures": [str(path) for path in written[1:]]}
+        typer.echo(json.dumps({**files, **about, **found.as_json()}, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(_seen_table(found), _cost_table(found))
+    names = ", ".join(path.name for path in written[1:])
+    console.print(f"The page is [bold]{written[0]}[/bold], its pictures lie next to it: {names}", soft_wrap=True)
+
+
+def _seen_table(found: Inspection) -> Table:
+    table = _empty(found.title, ("tokens", "coverage", "1 step later", "10 steps later", "chance"))
+    table.caption = "Steps later: destinations that would be chosen again."
+    for level in found.levels:
+        plan, looks, shared = level.watched.plan, level.watched.looks, level.overlap
+        later = [f"{shared.by_distance[apart]:.0%}" if apart < len(looks) else "–" for apart in (1, 10)]
+        covered = f"{looks[0].coverage:.3f} → {looks[-1].coverage:.3f}"
+        table.add_row(level.name, f"{plan.tokens} → {plan.kept}", covered, *later, f"{shared.chance:.0%}")
+    return table
+
+
+def _cost_table(found: Inspection) -> Table:
+    runs = found.levels[0].runs
+    table = _empty(f"What plans cost, best of {runs} runs on this machine", ("memory", *found.levels[0].times))
+    for level in found.levels:
+        times = (f"{own.least:.3g} ms" for own in level.times.values())
+        table.add_row(level.name, f"{level.watched.plan.nbytes / 1024:.0f} KiB", *times)
+    return table
+
+
+def _empty(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("plan", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+# ---------------------------------------------------------------------------------------------- a landscape
+def _require_no_model(*given: object) -> None:
+    if any(setting is not None for setting in given):
+        raise SettingError("A landscape is painted, not generated: leave out --model, --prompt, --steps and the like.")
+
+
+def _landscape(names: Sequence[str], ratio: float, seed: int | None, out: Path, as_json: bool) -> None:
+    from tomadiff.evaluation.inspect.method_figures import portrait
+    from tomadiff.evaluation.runs.images import save_image
+    from tomadiff.evaluation.runs.synthetic_image import landscape
+
+    picture = landscape() if seed is None else landscape(seed=seed)
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {name: out / f"{name}.png" for name in names}
+    for name, path in paths.items():
+        save_image(portrait(name, picture, ratio).quantize(colors=128), path, optimize=True)
+    if as_json:
+        typer.echo(json.dumps({"pictures": {name: str(path) for name, path in paths.items()}}, indent=2))
+        return
+    console = Console(soft_wrap=True)
+    for name, path in paths.items():
+        console.print(f"{name} is in [bold]{path}[/bold]")

@@ -1,0 +1,145 @@
+"""``tomadiff paper``: the paper's tables and figures on the model at hand, and whether its claims reproduce."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tomadiff.cli import options
+from tomadiff.cli.errors import exit_if_failed
+from tomadiff.errors import SettingError
+from tomadiff.utils.writing import require_folder, write_whole
+
+if TYPE_CHECKING:
+    from tomadiff.evaluation.paper.outcomes import Outcome
+    from tomadiff.evaluation.paper.work import Work
+
+
+def paper(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of everything; the same command goes on in it.")] = (
+        Path("paper")
+    ),
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A folder saved by diffusers, or a hub id; default: embedded.")
+    ] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights: times alone.")
+    ] = None,
+    tables: Annotated[str | None, typer.Option(help="Numbers with commas between: 2,6. Default: all that fit.")] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 8,
+    seeds: Annotated[int, typer.Option(min=1, help="Pictures of each prompt and method.")] = 2,
+    prompts_from: Annotated[str, typer.Option(help="A .txt, .csv, .tsv or .json file, or the embedded list.")] = (
+        "emoji"
+    ),
+    steps: options.Steps = None,
+    size: options.Size = None,
+    batch: options.BatchSize = 1,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often things are timed that need no picture; default: 30, archs 10.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")] = None,
+    networks: options.Networks = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    allow_pickle: options.AllowPickle = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make the paper's tables and figures with the model at hand, and say which of its claims reproduce.
+
+    \b
+    tomadiff paper
+    tomadiff paper --tables 2,6 --prompts 16 --seeds 3
+    tomadiff paper --tables 4,5 --rounds 50
+    tomadiff paper --model owner/name --prompts-from GEMRec.csv --prompts 50 --seeds 3 --steps 50 --size 1024
+    tomadiff paper --arch sdxl --tables 1 --size 512 --depth 2
+
+    Pictures are kept as runs in the folder: more prompts, seeds and tables may join them, and a kill does no harm.
+    """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    from tomadiff.evaluation.paper.work import Scale, Work
+    from tomadiff.evaluation.runs.models import device_of, require_model
+    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.prompts import load_prompts
+
+    if model is not None and arch is not None:
+        raise SettingError("Give --model to draw with or --arch to time, not both.")
+    scale = Scale(prompts_from, prompts, seeds, steps, options.read_size(size), batch, rounds, depth)
+    require_folder(out)
+    load_prompts(prompts_from, prompts)  # what cannot work is told before anything is loaded
+    if model is not None:
+        require_model(model, allow_pickle)
+    looks, crew = options.read_networks(networks), Crew(cpu=device_of(device).type == "cpu")
+    work = Work(out, scale, (device, dtype, allow_pickle), looks, crew, shown=not as_json)
+    _do(work, model, arch, tables)
+    if crew.leads:
+        _tell(work, as_json)
+    exit_if_failed(work.failures)
+
+
+def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> None:
+    """Times first: they need nobody else on the machine."""
+    from tomadiff.evaluation.paper.experiments import MERGE_SPEED, experiments_of, tables_named
+
+    wanted = tables_named(tables)
+    for table in MERGE_SPEED if work.crew.leads else ():
+        if table in wanted:
+            with work.failures.of(f"Table {table}"):
+                work.merge_speed(table)
+    asked = None if tables is None else experiments_of(wanted)
+    if asked == []:
+        return
+    if arch is not None:
+        if work.crew.leads:
+            work.time(arch, asked)
+    elif model is not None:
+        work.draw(model, asked)
+    else:
+        work.draw_embedded(wanted)
+
+
+def _tell(work: Work, as_json: bool) -> None:
+    """Write everything down, and print it."""
+    from tomadiff.cli.report import write
+    from tomadiff.evaluation.paper.page import page
+    from tomadiff.evaluation.paper.text import markdown
+    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.images import save_image
+
+    work.folder.mkdir(parents=True, exist_ok=True)
+    work.outcomes.sort(key=lambda outcome: outcome.table)
+    for told in work.runs:
+        write([told], told.run.folder / "report.html", f"The paper's experiments on {told.name}")
+    for name, figure in work.figures.items():
+        save_image(figure.image, work.folder / name, optimize=True)
+    machine = stamp()
+    held = json.dumps({"machine": machine, "tables": [one.as_json() for one in work.outcomes]}, indent=2)
+    write_whole(work.folder / "paper.html", page(work.outcomes, list(work.figures.values()), work.curves, machine))
+    write_whole(work.folder / "paper.md", markdown(work.outcomes, machine))
+    write_whole(work.folder / "paper.json", held)
+    if as_json:
+        typer.echo(held)
+    else:
+        _show(work.outcomes, work.folder)
+
+
+def _show(outcomes: list[Outcome], folder: Path) -> None:
+    """Tables without intervals, and a line for each claim."""
+    from tomadiff.evaluation.paper.text import MARKS, claim_of, heading_of, summary
+
+    console = Console(soft_wrap=True, highlight=False)
+    for outcome in outcomes:
+        table = Table(title=heading_of(outcome), title_justify="left")
+        for place, heading in enumerate(outcome.headings):
+            table.add_column(heading, justify="right" if place else "left")
+        for row in outcome.rows:
+            table.add_row(*(value for value, _ in row))
+        console.print(table if outcome.rows else f"{heading_of(outcome)}: {outcome.notes[-1]}", soft_wrap=False)
+        for one in outcome.judged:
+            console.print(f"{MARKS[one.verdict]} {one.verdict.value}: {claim_of(one)}", markup=False)
+        console.print()
+    console.print(summary(outcomes), markup=False)
+    console.print(f"Pictures, curves and what each claim rests on are in [bold]{folder / 'paper.html'}[/bold]")

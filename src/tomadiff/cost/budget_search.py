@@ -1,0 +1,220 @@
+"""What calls of a model cost without and with merging, at any ratio, before any of them is made.
+
+They are counted on a twin: the same model on the meta device, which has shapes alone. So no weight is read, moved or
+computed with, and hooks, offloading, quantised weights and compiled code of the real model are none of our business.
+The twin runs once, unmerged. Whatever ratio is asked for afterwards, only the wrapped calls are run again, one of each
+size, and one plan of each size is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tomadiff.cost.budget import Rung, Shares
+from tomadiff.cost.guard import Guard, Scale, python_around
+from tomadiff.cost.trace import Trace, trace
+from tomadiff.engine.sites import Site
+from tomadiff.engine.slots import Slot
+from tomadiff.errors import SettingError
+from tomadiff.steps.schedule import Due
+
+META = torch.device("meta")
+_NOT_REBUILT = {"encoder_hid_dim_type": "ip_image_proj"}  # set by IP-Adapter, unknown to those who build UNets
+
+
+def twin_of(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model anew, on the meta device; LoRA, image prompts and the like are left out."""
+    config = getattr(model, "config", None)
+    if config is None:
+        raise SettingError(
+            f"A budget needs a model that says how it was built, and {type(model).__name__} has no config; "
+            "give ratio=… instead."
+        )
+    wanted = inspect.signature(type(model).__init__).parameters
+    known = {name: config[name] for name in wanted if name in config and _NOT_REBUILT.get(name) != config[name]}
+    with torch.random.fork_rng(devices=[]), META:
+        twin = type(model)(**known).eval()
+    return nn.Module.to(twin, META, dtype)  # diffusers' own warns about weights that should stay as they were loaded
+
+
+def on_meta(arguments: Any, dtype: torch.dtype) -> Any:
+    """The same shapes; floats as the twin wants them."""
+
+    def blank(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype, device=META)
+
+    return tree_map(blank, arguments)
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """Wrapped calls that are alike: one of them, how many there are, and what it costs unmerged."""
+
+    module: nn.Module
+    site: Site
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+    unmerged: Trace
+    times: int
+
+    def call(self) -> None:
+        """Run it, merged if its slot says so."""
+        self.module(*self.given, **self.named)
+
+
+@dataclass
+class Ledger:
+    """Counts the calls of one twin.
+
+    Attributes:
+        sites: of the twin.
+        slots: of the twin, which know the grids of the call.
+        batch: samples of the call.
+        dtype: of its hidden states.
+        arranged: whether tokens come in the order that plans like best.
+        passes: guidance passes stacked in the batch.
+        guard: of the twin, if sites that do not pay stay unmerged.
+        scale: of the real call, for the guard.
+    """
+
+    sites: Sequence[tuple[nn.Module, Site]]
+    slots: Sequence[Slot]
+    batch: int
+    dtype: torch.dtype
+    arranged: bool
+    passes: int
+    guard: Guard | None = None
+    scale: Scale | None = None
+    _calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[Any, ...], dict[Due, Trace]] = field(default_factory=dict, repr=False)
+
+    def open(self, call: Callable[[], Any]) -> None:
+        """Run the twin once, unmerged, and note what its wrapped calls are given."""
+        for slot in self.slots:
+            slot.active = False
+        for place, (_, site) in enumerate(self.sites):
+            site.inner = self._noting(place, site.inner)
+        self.schedule = self.slots[0].planner.schedule
+        self.whole = trace(call, warm=True)
+        self.wrapped = self._grouped()
+        inside = reduce(add, (one.unmerged.scaled(one.times) for one in self.wrapped), Trace())
+        self.rest = Trace(self.whole.ops - inside.ops)
+
+    def _noting(self, place: int, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(module: nn.Module, *given: Any, **named: Any) -> Any:
+            self._calls.setdefault(place, (given, named))
+            return inner(module, *given, **named)
+
+        return noted
+
+    def _grouped(self) -> list[_Wrapped]:
+        alike: dict[Any, list[int]] = {}
+        for place, (module, site) in enumerate(self.sites):
+            if site.kind != "plan" and place in self._calls:  # blocks that only plan hold the ops that merge
+                key = (*_like(site), type(module), shapes_in(list(module.parameters())), shapes_in(self._calls[place]))
+                alike.setdefault(key, []).append(place)
+        return [self._group(places[0], len(places)) for places in alike.values()]
+
+    def _group(self, place: int, times: int) -> _Wrapped:
+        (module, site), (given, named) = self.sites[place], self._calls[place]
+        return _Wrapped(module, site, given, named, trace(lambda: module(*given, **named)), times)
+
+    # ------------------------------------------------------------------------------------------ at a ratio
+    def shares(self, rung: Rung, measure: Callable[[Trace], float]) -> Shares:
+        """What a call costs by what is due, as a share of an unmerged one; ``measure`` says what of a trace counts."""
+        for slot in self.slots:
+            self._set(slot, rung)
+        key = tuple(self._kept(one.site.slot) for one in self.wrapped)
+        if key not in self._known:
+            self._known[key] = self._counted()
+        whole = measure(self.whole)
+        return {due: measure(found) / whole for due, found in self._known[key].items()}
+
+    def _set(self, slot: Slot, rung: Rung) -> None:
+        planner = slot.planner
+        planner.method, planner.schedule = replace(planner.method, ratio=rung.ratio), rung.on(self.schedule)
+        slot.active = planner.grid is not None and planner.ratio() > 0
+        if slot.active and self.guard is not None and self.scale is not None:
+            slot.active = self.guard.admits(slot, self.scale)
+
+    def _kept(self, slot: Slot) -> tuple[int, ...]:
+        """Tokens that its plan keeps, and which of its sites merge; the plan is laid out for that."""
+        if not slot.active:
+            return ()
+        slot.prepare(self.batch, self.dtype, META, self.arranged)
+        assert slot.plan is not None
+        return slot.plan.kept, *(site.pays for _, site in self.sites if site.slot is slot)
+
+    def _counted(self) -> dict[Due, Trace]:
+        ops = reduce(add, (self._merged(one).scaled(one.times) for one in self.wrapped), self.rest)
+        ops += python_around(slots=sum(slot.active for slot in self.slots))
+        selecting, reweighing = self._planning()
+        return {Due.SKIP: self.whole, Due.REUSE: ops, Due.SELECT: ops + selecting, Due.REWEIGH: ops + reweighing}
+
+    def _merged(self, one: _Wrapped) -> Trace:
+        if not one.site.slot.active or not one.site.pays:
+            return one.unmerged
+        with torch.no_grad():
+            one.call()  # makes the plan, which the next one finds
+        return trace(one.call) + python_around(sites=1)
+
+    def _planning(self) -> tuple[Trace, Trace]:
+        """All slots that merge: choosing destinations, and renewing weights."""
+        alike: Counter[tuple[Any, ...]] = Counter()
+        example: dict[tuple[Any, ...], tuple[Slot, Tensor]] = {}
+        for slot, tokens in self._planned_from():
+            key = (*_like_slot(slot), tuple(tokens.shape))
+            alike[key] += 1
+            example[key] = slot, tokens
+        selecting = reweighing = Trace()
+        for key, times in alike.items():
+            chosen, weighed = self._one_plan(*example[key])
+            selecting, reweighing = selecting + chosen.scaled(times), reweighing + weighed.scaled(times)
+        return selecting, reweighing
+
+    def _planned_from(self) -> list[tuple[Slot, Tensor]]:
+        """Each slot that merges, and blank tokens ``(B, N, C)`` such as the first site that runs gives it."""
+        first: dict[str, tuple[Slot, Tensor]] = {}
+        for place, (given, _) in self._calls.items():
+            slot, grid = self.sites[place][1].slot, self.sites[place][1].slot.planner.grid
+            if slot.active and grid is not None and slot.name not in first:
+                batch, _, width = given[0].shape
+                first[slot.name] = slot, torch.empty(batch, grid.tokens, width, dtype=given[0].dtype, device=META)
+        return list(first.values())
+
+    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace]:
+        planner, made = slot.planner, list[Any]()
+        method, grid, depth, dice = planner.method, planner.grid, planner.depth, planner.moment.dice.generator
+        assert grid is not None
+        passes = self.passes if tokens.shape[0] % self.passes == 0 else 1
+        plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
+        selecting = trace(lambda: made.append(plan(tokens, grid)), warm=True)
+        reweighing = trace(lambda: method.reweigh(made[0], tokens), warm=True)
+        return selecting, reweighing
+
+
+def _like_slot(slot: Slot) -> tuple[Any, ...]:
+    """Slots with equal ones plan alike; some methods treat early and late blocks differently."""
+    planner = slot.planner
+    return planner.grid, planner.level, slot.tail, round(planner.depth)
+
+
+def _like(site: Site) -> tuple[Any, ...]:
+    return (*_like_slot(site.slot), site.kind, site.joint, site.outputs)
+
+
+def shapes_in(tree: Any) -> tuple[tuple[int, ...], ...]:
+    """Of every tensor in a nest of arguments."""
+    return tuple(tuple(leaf.shape) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

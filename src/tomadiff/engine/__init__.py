@@ -1,0 +1,1 @@
+"""What a patched model does in a call."""

@@ -1,0 +1,137 @@
+"""What the other arguments of a call become when its tokens merge: rotary tables lose rows, keys get a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tomadiff.engine.slots import Slot
+from tomadiff.merging.plan import MergePlan, Plan, repeat_to
+from tomadiff.merging.quota import AllottedPlan
+
+_SMALLEST = 1e-3  # a merged token that nobody joined still has a key
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
+
+    Attributes:
+        argument: name of the keyword argument.
+        position: its place behind ``hidden_states`` where it is given by position, else ``None``.
+        axis: the tables' token axis; 0 means they have no batch axis, so samples share destinations or run one by one.
+        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
+        text_first: whether rows of text tokens come before those of the image.
+    """
+
+    argument: str
+    position: int | None = None
+    axis: int = 0
+    tables: Literal["all", "first"] = "all"
+    text_first: bool = False
+
+
+KeyBias = Literal["attention_mask", "joint_attention_kwargs"]
+"""The keyword argument of a call that takes a bias of its keys, or a dictionary with it."""
+
+
+def for_merged(
+    slot: Slot,
+    rotary: Rotary | None,
+    key_bias: KeyBias | None,
+    tokens: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
+    if rotary is not None:
+        args, kwargs = _with_picked_rows(slot, rotary, tokens, args, kwargs)
+    text = kwargs.get("encoder_hidden_states")
+    if key_bias is None or not slot.proportional or text is None:
+        return args, kwargs
+    bias = {"attention_mask": _sizes_of_keys(slot, tokens, text.shape[1])}
+    if key_bias == "attention_mask":
+        return args, {**kwargs, **bias}
+    return args, {**kwargs, key_bias: {**(kwargs.get(key_bias) or {}), **bias}}
+
+
+def _sizes_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
+    """``(B, 1, 1, text + K + tail)`` for proportional attention: the logarithm of how many tokens a key stands for."""
+    plan = slot.plan
+    assert isinstance(plan, MergePlan | AllottedPlan)
+    sizes = plan.mass if plan.batch == 1 else repeat_to(plan.mass, tokens.shape[0])
+    bias = torch.nn.functional.pad(sizes.clamp_min(_SMALLEST).log(), (text, slot.tail))
+    return bias[:, None, None].to(tokens.dtype)
+
+
+def have_own_rows(plan: Plan | None, rotary: Rotary | None) -> bool:
+    """Whether samples keep other rows of a table that has no batch axis: then each has a table of its own."""
+    return rotary is not None and rotary.axis == 0 and plan is not None and plan.batch > 1 and not plan.shared
+
+
+def of_sample(
+    number: int, batch: int, rotary: Rotary, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of one sample of a batch whose samples have rotary tables of their own."""
+    one = slice(number, number + 1)
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[one] if value.dim() and len(value) == batch else value
+        if isinstance(value, dict):
+            return {name: own(part) for name, part in value.items()}
+        return value
+
+    def own_tables(tables: Any) -> Any:
+        if isinstance(tables, Tensor):
+            return tables[number]
+        chosen = len(tables) if rotary.tables == "all" else 1
+        return tuple(table[number] if place < chosen else table for place, table in enumerate(tables))
+
+    own_args = [own(value) for value in args]
+    if rotary.position is not None and len(args) > rotary.position and args[rotary.position] is not None:
+        own_args[rotary.position] = own_tables(args[rotary.position])
+    own_kwargs = {name: own(value) for name, value in kwargs.items() if name != rotary.argument}
+    if kwargs.get(rotary.argument) is not None:
+        own_kwargs[rotary.argument] = own_tables(kwargs[rotary.argument])
+    return tuple(own_args), own_kwargs
+
+
+def _with_picked_rows(
+    slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's arguments with rotary rows picked by destination."""
+    if kwargs.get(rotary.argument) is not None:
+        return args, {**kwargs, rotary.argument: picked_rows(slot, rotary, tokens, kwargs[rotary.argument])}
+    place = rotary.position
+    if place is not None and len(args) > place and args[place] is not None:
+        return (*args[:place], picked_rows(slot, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
+    return args, kwargs
+
+
+def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
+    """Rotary tables for the merged image ``tokens`` ``(B, N + tail, C)``; rows of other tokens stay."""
+    if isinstance(tables, Tensor):
+        return _picked_table(slot, rotary, tokens, tables)
+    chosen = len(tables) if rotary.tables == "all" else 1
+    return tuple(
+        _picked_table(slot, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
+    )
+
+
+def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
+    """Rows of text and tail stay; those of the grid are picked. Models may make their tables on the CPU."""
+    plan, axis, table = slot.plan, rotary.axis, table.to(tokens.device)
+    assert plan is not None
+    before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
+    sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
+    text, image, rest = table.split(sizes, dim=axis)
+    if have_own_rows(plan, rotary):
+        return torch.stack([torch.cat([text, image[rows], rest]) for rows in plan.destinations])
+    picked = plan.pick(image, dim=axis)
+    if picked.shape[0] != text.shape[0] and axis > 0:
+        text, rest = (part.expand(picked.shape[0], *part.shape[1:]) for part in (text, rest))
+    return torch.cat([text, picked, rest], dim=axis) if before or sizes[2] else picked

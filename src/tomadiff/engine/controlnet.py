@@ -1,0 +1,139 @@
+"""The ControlNet of a pipeline whose denoising steps are forecast: at a forecast step it is not entered either.
+
+A ControlNet runs before the denoiser, and its outputs are only given to the denoiser. So at a step that is going to be
+forecast, empty tensors of the same shapes stand in for them. Two things keep this exact:
+
+- Whether the denoiser is given the outputs as they are is watched at computed steps. Where it is not (guess mode joins
+  them with zeros), the ControlNet is computed at every step.
+- If the denoiser is computed after all, since its other arguments have changed, the ControlNet is computed too, and its
+  outputs are written into what stands in for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from tomadiff.engine.around import Around
+from tomadiff.steps.clock import Clock
+from tomadiff.engine.driver import find_driver
+from tomadiff.engine.forecast import ForecastModel, form_of, time_of
+from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
+
+MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
+
+
+class ForecastControl:
+    """Leaves out calls of a ControlNet at forecast steps of a denoiser.
+
+    Copies of a ControlNet do not: they compute every call, until ``apply`` is called on their pipeline.
+    """
+
+    def __init__(self, model: nn.Module, forecast: ForecastModel) -> None:
+        self.outer, self.model = model, unwrap(model)
+        self._forecast: weakref.ref[ForecastModel] | None = weakref.ref(forecast)
+        self._clock = Clock()
+        self._begin(None)
+
+    def _begin(self, generation: int | None) -> None:
+        """A new image starts."""
+        self._generation = generation
+        self._form: Hashable = None  # of the last computed call
+        self._looks: list[Any] = []  # of its output
+        self._structure: Any = None
+        self._last: list[weakref.ref[Tensor]] = []  # its output
+        self._is_direct = False  # whether the denoiser was given it as it is
+        self._pending: list[tuple[Callable[[], Any], list[Tensor]]] = []  # calls left out at this step
+        self._step: int | None = None
+        self._computed = self._left_out = 0
+
+    def __str__(self) -> str:
+        return f"ControlNet: {self._computed} of {self._computed + self._left_out} calls computed"
+
+    # ------------------------------------------------------------------------------------------ on and off
+    def put_on(self) -> None:
+        """Go around the calls of the ControlNet."""
+        forecast = self._forecast() if self._forecast is not None else None
+        assert forecast is not None
+        forecast.control = weakref.ref(self)
+        self.model.__dict__[MARK] = self
+        self._around = Around(self.outer, self._call)
+        let_travel(self.model)
+
+    def take_off(self) -> None:
+        """Leave the ControlNet as it was."""
+        if self.model.__dict__.get(MARK) is not self:
+            return
+        self._forecast = None
+        self._begin(None)
+        self._around.stop()
+        del self.model.__dict__[MARK]
+        stop_travel(self.model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ForecastControl:
+        """Another ControlNet belongs to another denoiser, or to none yet."""
+        memo[id(self)] = twin = object.__new__(type(self))
+        twin._forecast, twin._clock = None, Clock()
+        twin._begin(None)
+        twin.outer, twin.model, twin._around = copy.deepcopy((self.outer, self.model, self._around), memo)
+        return twin
+
+    # ------------------------------------------------------------------------------------------ calls
+    def _call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In place of a call of the ControlNet."""
+        forecast, driver = self._forecast() if self._forecast is not None else None, find_driver()
+        if forecast is None or driver.scheduler is None:
+            return call(*args, **kwargs)
+        tick = self._clock.tick(time_of(self.model, args, kwargs), driver.scheduler, driver.pipeline)
+        if tick.generation != self._generation:
+            self._begin(tick.generation)
+        if tick.step != self._step:
+            self._step, self._pending = tick.step, []
+        form = form_of(args, kwargs)
+        if self._is_direct and form == self._form and forecast.will_forecast(tick):
+            return self._stand_in(lambda: call(*args, **kwargs))
+        output = call(*args, **kwargs)
+        self._keep(form, output)
+        return output
+
+    def _stand_in(self, call: Callable[[], Any]) -> Any:
+        self._left_out += 1
+        leaves = [torch.zeros(**look) if isinstance(look, dict) else look for look in self._looks]
+        self._pending.append((call, _tensors(leaves)))
+        return _pytree.tree_unflatten(leaves, self._structure)
+
+    def _keep(self, form: Hashable, output: Any) -> None:
+        self._computed += 1
+        leaves, self._structure = _pytree.tree_flatten(output)
+        self._form, self._looks = form, list(map(_look, leaves))
+        self._last = list(map(weakref.ref, _tensors(leaves)))
+        self._is_direct = False
+
+    def before(self, forecast: ForecastModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The denoiser is about to be computed with these arguments."""
+        if self._forecast is None or self._forecast() is not forecast:
+            return  # a copy
+        pending, self._pending = self._pending, []
+        for call, empty in pending:
+            self._computed, self._left_out = self._computed + 1, self._left_out - 1
+            leaves = _tensors(call())
+            for target, leaf in zip(empty, leaves, strict=True):
+                target.copy_(leaf)
+            self._last = list(map(weakref.ref, empty))
+        given = set(map(id, _tensors((args, kwargs))))
+        self._is_direct = bool(self._last) and all(id(ref()) in given for ref in self._last)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _look(leaf: Any) -> Any:
+    """How to make a tensor like this one; anything else as it is."""
+    return {"size": leaf.shape, "dtype": leaf.dtype, "device": leaf.device} if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,122 @@
+"""Who drives a model: the pipeline whose code is calling it at this moment.
+
+One model may serve many pipelines: made by ``from_pipe``, copied, each with a scheduler of its own. So no pipeline is
+remembered. A look at the call stack finds the nearest caller that has a scheduler, whichever pipeline was patched. It
+takes some microseconds for each call of the model and reads nothing from a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from tomadiff.errors import PatchError
+from tomadiff.steps.clock import is_in_use
+
+_NAMES = ("self", "components")  # what pipelines, and the blocks of modular ones, call the pipeline in their code
+_LOOP_STATE = "block_state"  # what blocks of modular pipelines call the state of their loop
+_BETWEEN = (  # modules whose code lies between a loop and the model that it calls
+    "torch.",
+    "accelerate.",
+    "peft.",
+    "diffusers.models.",
+    "diffusers.hooks.",
+    "tomadiff.engine.around",
+    "tomadiff.engine.driver",
+    "tomadiff.steps.forecast",
+    "tomadiff.engine.hooks",
+    "tomadiff.patch",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Driver:
+    """Who made one call of a model; not kept, since it would keep the pipeline alive.
+
+    Attributes:
+        scheduler: of the pipeline at work, at this moment (it may be exchanged); ``None`` in a loop of one's own.
+        loop_state: what lives as long as the denoising loop of a modular pipeline.
+        pipeline: number of the pipeline at work; 0 in a loop of one's own.
+        frame: number of the frame that made the call.
+    """
+
+    scheduler: Any = None
+    loop_state: Any = None
+    pipeline: int = 0
+    frame: int = 0
+
+
+def find_driver() -> Driver:
+    """Who is calling now."""
+    caller = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(_BETWEEN):
+            caller = caller or id(frame)
+            pipeline = _pipeline_of(frame)
+            if pipeline is not None:
+                loop_state = frame.f_locals.get(_LOOP_STATE)
+                return Driver(_scheduler_of(pipeline), loop_state, id(pipeline), caller)
+        frame = frame.f_back
+    return Driver(frame=caller)
+
+
+def _pipeline_of(frame: FrameType) -> Any:
+    """The pipeline that this frame runs a method of, or a block for."""
+    code = frame.f_code
+    named = [name for name in _NAMES if name in code.co_varnames[: code.co_argcount]]
+    owners = [frame.f_locals.get(name) for name in named]
+    return next((owner for owner in owners if _scheduler_of(owner) is not None), None)
+
+
+def _scheduler_of(owner: Any) -> Any:
+    """The scheduler that an object is working with, if any; those of learning rates have no timesteps."""
+    scheduler = getattr(owner, "__dict__", {}).get("scheduler")
+    return scheduler if is_in_use(scheduler) else None
+
+
+class OneAtATime:
+    """Keeps images of several threads apart: what a patch keeps between steps belongs to one image.
+
+    Nothing is locked while an image is generated, so nothing stays locked after an exception or an interrupt. Whether
+    the last caller is still at work is read off the stack of its thread, and only when another thread calls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._last = Driver()
+
+    def enter(self, driver: Driver) -> None:
+        """Register a call of this thread; raise if another one is in the middle of an image."""
+        me = threading.get_ident()
+        with self._lock:
+            if self._thread not in (None, me) and self._is_at_work():
+                raise PatchError(
+                    "This model is generating an image on another thread, and a patched model generates one image at a "
+                    "time. Let one thread wait for the other, or give each a model of its own: copy.deepcopy(pipe) "
+                    "copies the patch too."
+                )
+            self._thread, self._last = me, Driver(pipeline=driver.pipeline, frame=driver.frame)
+
+    def is_mine(self) -> bool:
+        """Whether the last call came from this thread."""
+        return self._thread in (None, threading.get_ident())
+
+    def _is_at_work(self) -> bool:
+        """Whether the last call, or the pipeline that made it, is still on the stack of its thread."""
+        frame = sys._current_frames().get(self._thread or 0)
+        while frame is not None:
+            if id(frame) == self._last.frame:
+                return True
+            if self._last.pipeline and id(_pipeline_of(frame)) == self._last.pipeline:
+                return True
+            frame = frame.f_back
+        return False
+
+    def __deepcopy__(self, _: dict[int, Any]) -> OneAtATime:
+        """A copied model is free."""
+        return OneAtATime()

@@ -1,0 +1,211 @@
+"""What a patch did, as data and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from tomadiff.engine.sites import Site
+from tomadiff.engine.slots import Slot
+from tomadiff.merging.plan import Plan
+from tomadiff.steps.forecast import Forecast, Pattern
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """One slot of a patch: a block with plans of its own, or all blocks that share one.
+
+    ``tokens_before`` and the like are ``None`` until the model has run. ``left_out`` counts sites that the guard keeps
+    unmerged, ``expected`` is the speed-up it expects of all sites together where the others merge.
+    """
+
+    name: str
+    level: int
+    grid: str | None
+    tokens_before: int | None
+    tokens_after: int | None
+    realised_ratio: float
+    sites: int
+    plans_made: int
+    weights_made: int
+    coverage: float | None
+    bytes_held: int
+    bypassed: Mapping[str, int]
+    left_out: int = 0
+    expected: float | None = None
+
+    @classmethod
+    def of(cls, slot: Slot, sites: Sequence[Site], left_out: int = 0, expected: float | None = None) -> LevelReport:
+        """Of a slot and its sites, as they are now."""
+        planner, plan = slot.planner, slot.planner.last
+        return cls(
+            name=slot.name,
+            level=planner.level,
+            grid=None if planner.grid is None else str(planner.grid),
+            tokens_before=None if plan is None else plan.tokens,
+            tokens_after=None if plan is None else plan.kept,
+            realised_ratio=0.0 if plan is None else plan.realised_ratio,
+            sites=len(sites),
+            plans_made=planner.plans_made,
+            weights_made=planner.weights_made,
+            coverage=None if plan is None else _mean_coverage(plan),
+            bytes_held=_bytes_held(slot, sites),
+            bypassed=dict(slot.bypassed),
+            left_out=left_out,
+            expected=expected,
+        )
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table."""
+        if self.tokens_before is None:
+            return (self.name, "–", "–", "–", str(self.sites), "0", "0", "–", "–")
+        return (
+            self.name,
+            self.grid or "–",
+            f"{self.tokens_before} → {self.tokens_after}",
+            f"{self.realised_ratio:.1%}",
+            str(self.sites),
+            str(self.plans_made),
+            str(self.weights_made),
+            f"{self.coverage:.4f}",
+            f"{self.bytes_held / 1024:.0f} KiB",
+        )
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """One patched model; ``idle`` says why nothing is merged, if nothing is, ``budget`` what was chosen to meet one,
+    ``guard`` what the guard decided and expects, and for which machine."""
+
+    component: str
+    model: str
+    family: str
+    levels: tuple[LevelReport, ...]
+    skipped_blocks: int
+    note: str = ""
+    idle: str = ""
+    budget: str = ""
+    guard: str = ""
+
+    @property
+    def bypassed(self) -> dict[str, int]:
+        """Calls that ran unmerged, by site and reason."""
+        return {reason: count for level in self.levels for reason, count in level.bypassed.items()}
+
+    @property
+    def merged(self) -> bool:
+        """Whether any plan was used."""
+        return any(level.tokens_before is not None for level in self.levels)
+
+
+@dataclass(frozen=True)
+class ForecastReport:
+    """One model whose denoising steps are forecast, the pattern of its last image, and what its ControlNet cost."""
+
+    component: str
+    model: str
+    settings: Forecast
+    pattern: Pattern
+    control: str = ""
+
+    def lines(self) -> list[str]:
+        """As text."""
+        lines = [f"{self.component}: {self.model}, {self.settings!r}, ours and not the paper's"]
+        if not self.settings.skips:
+            return [*lines, "  nothing is forecast: every step is computed"]
+        if not self.pattern.computed:
+            return [*lines, "  nothing is forecast: the model has not run yet"]
+        lines += [f"  {self.pattern}", f"  computed: {' '.join(map(str, self.pattern.computed))}"]
+        return lines + ([f"  {self.control}"] if self.control else [])
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a patch did; the texts of method and schedule are empty if nothing was to be merged."""
+
+    method: str
+    schedule: str
+    models: tuple[ModelReport, ...]
+    forecasts: tuple[ForecastReport, ...] = ()
+
+    def __str__(self) -> str:
+        merging = [self.method, self.schedule, *(text for model in self.models for text in _describe(model))]
+        return "\n".join([text for text in merging if text] + [text for one in self.forecasts for text in one.lines()])
+
+
+_HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", "held")
+
+
+def _describe(model: ModelReport) -> list[str]:
+    lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
+    lines += [f"  budget: {model.budget}"] if model.budget else []
+    levels = _gathered(model.levels)
+    lines += _table([_HEAD, *(level.row() for level in levels)])
+    if not model.merged:
+        lines.append(f"  nothing is merged: {model.idle}")
+    lines += [f"  guard: {model.guard}"] if model.guard else []
+    lines += [line for level in levels for line in _left_out(level)]
+    lines += _unmerged(model.bypassed)
+    return lines + ([f"  note: {model.note}"] if model.note else [])
+
+
+def _gathered(levels: Sequence[LevelReport]) -> list[LevelReport]:
+    """Slots of one level and size as one: a large model has dozens of blocks, each with plans of its own."""
+    alike: dict[object, list[LevelReport]] = {}
+    for one in levels:
+        alike.setdefault((one.level, one.grid, one.tokens_before, one.tokens_after), []).append(one)
+    return [_together(slots) for slots in alike.values()]
+
+
+def _together(slots: Sequence[LevelReport]) -> LevelReport:
+    if len(slots) == 1:
+        return slots[0]
+    coverage = [one.coverage for one in slots if one.coverage is not None]
+    return replace(
+        slots[0],
+        name=f"level {slots[0].level}, {len(slots)} slots",
+        sites=sum(one.sites for one in slots),
+        plans_made=sum(one.plans_made for one in slots),
+        weights_made=sum(one.weights_made for one in slots),
+        coverage=sum(coverage) / len(coverage) if coverage else None,
+        bytes_held=sum(one.bytes_held for one in slots),
+        left_out=sum(one.left_out for one in slots),
+    )
+
+
+def _left_out(level: LevelReport) -> list[str]:
+    if not level.left_out:
+        return []
+    which = "all" if level.left_out == level.sites else f"{level.left_out} of {level.sites}"
+    return [f"  guard: {which} sites of {level.name} stay unmerged, merging would not be faster there"]
+
+
+def _unmerged(bypassed: Mapping[str, int]) -> list[str]:
+    """One line per reason: a large model has hundreds of sites."""
+    counts: dict[str, list[int]] = {}
+    for key, count in bypassed.items():
+        counts.setdefault(key.split(": ", 1)[-1], []).append(count)
+    return [f"  unmerged: {sum(own)} calls at {len(own)} sites: {reason}" for reason, own in counts.items()]
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return ["  " + "  ".join(cells).rstrip() for cells in aligned]
+
+
+def _mean_coverage(plan: Plan) -> float:
+    """Not a number on the meta device, where plans have shapes alone."""
+    return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
+
+
+def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
+    """Plans, and what sites gave last; plans share tensors with each other, so each tensor counts once."""
+    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
+    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
+    tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

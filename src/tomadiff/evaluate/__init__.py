@@ -1,1 +1,0 @@
-"""Looking at what merging does: pictures and, later, records, metrics and reports."""

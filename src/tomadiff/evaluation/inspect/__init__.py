@@ -1,0 +1,1 @@
+"""Look at what merging does inside one image."""

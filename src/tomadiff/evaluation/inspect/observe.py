@@ -1,0 +1,180 @@
+"""Watching a model draw: the plans it uses at every step, and the hidden states of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tomadiff.engine.hooks import Watch, unwrap
+from tomadiff.engine.planner import Planner
+from tomadiff.evaluation.runs import models
+from tomadiff.families.base import Call, Scene
+from tomadiff.families.registry import family_of
+from tomadiff.merging.grid import Grid
+from tomadiff.merging.plan import Plan
+from tomadiff.steps.clock import Clock, Tick
+
+Item = TypeVar("Item")
+
+
+def spread(items: Sequence[Item], most: int) -> list[Item]:
+    """At most ``most`` of ``items``, evenly spaced, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / max(most - 1, 1))] for place in range(most)]
+
+
+# ---------------------------------------------------------------------------------------------- plans
+@dataclass(frozen=True)
+class Look:
+    """A slot at one step.
+
+    Attributes:
+        step: which one.
+        selected: whether the destinations in use were chosen at this step.
+        coverage: of the destinations in use, on the tokens of this step.
+        fresh: of destinations chosen at this step.
+        destinations: ``(K,)`` raster indices of the latter, those of the guided sample.
+    """
+
+    step: int
+    selected: bool
+    coverage: float
+    fresh: float
+    destinations: Tensor = field(repr=False)
+
+
+@dataclass
+class Watched:
+    """What was seen of a slot; ``plan`` and ``tokens`` ``(B, N, C)`` are those of the last step."""
+
+    name: str
+    planner: Planner
+    plan: Plan
+    tokens: Tensor
+    looks: list[Look] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._dice = torch.Generator().manual_seed(self.planner.method.seed)
+
+    @property
+    def grid(self) -> Grid:
+        """Of the slot's tokens."""
+        return self.plan.grid
+
+    def new_plan(self) -> Plan:
+        """A plan made from the tokens at hand, whatever the schedule says; the picture's random numbers stay."""
+        planner, passes = self.planner, self.planner.moment.passes
+        return planner.method.plan(
+            self.tokens,
+            self.grid,
+            ratio=planner.ratio(),
+            passes=passes if self.tokens.shape[0] % passes == 0 else 1,
+            generator=self._dice,
+            depth=planner.depth,
+        )
+
+    def new_weights(self) -> Plan:
+        """The plan in use, with weights made from the tokens at hand."""
+        return self.planner.method.reweigh(self.plan, self.tokens)
+
+    def look(self, tokens: Tensor) -> None:
+        """Note the step whose ``tokens`` ``(B, N, C)`` these are."""
+        step, kept = self.planner.moment.tick.step, self.planner.kept[0]
+        self.plan, self.tokens = kept.plan, tokens
+        fresh = kept.plan if kept.selected_at == step else self.new_plan()
+        used = kept.plan if kept.weighed_at == step else self.new_weights()
+        found = fresh.destinations[-1].cpu()
+        self.looks.append(Look(step, kept.selected_at == step, _mean(used), _mean(fresh), found))
+
+
+def _mean(plan: Plan) -> float:
+    return float(plan.coverage.float().mean())
+
+
+class Watcher:
+    """Follows the slots of these names while a patched pipeline draws: ``patch.watch(Watcher(names))``."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(names)
+        self.watched: dict[str, Watched] = {}
+
+    def __call__(self, name: str, planner: Planner, tokens: Tensor) -> None:
+        """See :meth:`tomadiff.patch.Patch.watch`; later passes of a step share the destinations of its first."""
+        if name not in self.names or planner.moment.tick.turn > 0:
+            return
+        assert planner.last is not None
+        own = self.watched.setdefault(name, Watched(name, planner, planner.last, tokens))
+        own.look(tokens)
+
+
+# ---------------------------------------------------------------------------------------------- hidden states
+@dataclass(frozen=True)
+class Place:
+    """A block of a model: its number from 0 in the order they run, of how many, and the stack it belongs to."""
+
+    number: int
+    total: int
+    stack: str
+
+
+Seen = Callable[[Place, int, Tensor, Grid], None]
+"""``(block, step, tokens (N, C), grid)``: what a block is given, of the guided sample."""
+
+
+class HiddenStates:
+    """Shows the hidden states at the start of some blocks at some steps, while a pipeline without a patch draws.
+
+    A context manager: its hooks come off at the end. At most ``blocks`` blocks and ``steps`` steps are shown, evenly
+    spaced, the first and the last among them.
+    """
+
+    def __init__(self, pipe: Any, seen: Seen, blocks: int = 8, steps: int = 6) -> None:
+        self.pipe, self.seen, self.steps = pipe, seen, steps
+        self.outer = models.denoiser(pipe)
+        self.model = unwrap(self.outer)
+        self.family = family_of(self.model)
+        stacks = self.family.stacks(self.model)
+        every = [(stack.name, block) for stack in stacks for block in stack.blocks]
+        places = [Place(number, len(every), stack) for number, (stack, _) in enumerate(every)]
+        self.blocks = spread([(place, block) for place, (_, block) in zip(places, every, strict=True)], blocks)
+        self.depths = {stack.name: stack.depth for stack in stacks}
+        self.clock, self.tick, self.scene = Clock(), Tick(0, 0, 0), Scene({})
+
+    def __enter__(self) -> HiddenStates:
+        self._watch = Watch(self.outer, self._before_call)
+        self._hooks = [
+            block.register_forward_pre_hook(_Hook(self, place), with_kwargs=True) for place, block in self.blocks
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.stop()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = Call(self.model, args, kwargs)
+        self.tick = self.clock.tick(call["timestep"], self.pipe.scheduler)
+        self.scene = self.family.scene(self.model, call) or Scene({})
+
+    def show(self, place: Place, tokens: Tensor) -> None:
+        """Pass on what a block was given, if this is a step to show; ``(B, N + tail, C)``."""
+        grid, tick = self.scene.grids.get(self.depths[place.stack]), self.tick
+        if grid is not None and tick.turn == 0 and tick.step in spread(range(tick.total or 1), self.steps):
+            self.seen(place, tick.step, tokens[-1, : grid.tokens].detach(), grid)
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """Before a block is called: its tokens come first, or by name."""
+
+    owner: HiddenStates
+    place: Place
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.owner.show(self.place, args[0] if args else kwargs["hidden_states"])

@@ -1,0 +1,1 @@
+"""How near images are, and how sure that is."""

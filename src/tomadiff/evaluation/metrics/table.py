@@ -1,0 +1,200 @@
+"""What a measured run says: a row for each method and ratio, a column for each metric, and what could not be had.
+
+``summary.json`` in a run's folder is a :class:`Results` as :meth:`Results.as_json` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tomadiff.evaluation.metrics.statistics import Interval
+from tomadiff.evaluation.runs.record import RunError
+from tomadiff.utils.reading import (
+    MEASURED,
+    NAME,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    RATIO,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    inside,
+    parse_json,
+    read_text,
+    require_record,
+)
+from tomadiff.utils.writing import write_whole
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How to show a metric.
+
+    Attributes:
+        title: for headings.
+        better: "higher" or "lower".
+        digits: after the point.
+        about: one line for people who meet it for the first time.
+    """
+
+    title: str
+    better: str
+    digits: int
+    about: str
+
+
+METRICS = {
+    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged picture"),
+    "psnr": Metric("PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two pictures are equal"),
+    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged picture"),
+    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged picture"),
+    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged picture"),
+    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged picture"),
+    "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of picture and prompt under CLIP"),
+    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged picture"),
+    "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of picture and prompt under emoji-judge"),
+    "fid": Metric("FID", "lower", 2, "Fréchet distance of Inception features to the unmerged set"),
+    "kid": Metric("KID", "lower", 5, "kernel distance of Inception features to the unmerged set"),
+    "judge_fid": Metric("judge-FD", "lower", 4, "Fréchet distance of emoji-judge features to the unmerged set"),
+    "judge_kid": Metric("judge-KD", "lower", 5, "kernel distance of emoji-judge features to the unmerged set"),
+}
+
+
+def metric(name: str) -> Metric:
+    """How to show a metric by its name in :attr:`Row.metrics`; one nobody described is shown under its name."""
+    bare = name.removesuffix("_reference")
+    known = METRICS.get(bare, Metric(bare, "lower", 4, bare))
+    if bare == name:
+        return known
+    about = known.about.replace("the unmerged set", "the reference pictures")
+    return Metric(f"{known.title} (reference)", known.better, known.digits, about)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one ratio.
+
+    Attributes:
+        method: name in the catalogue, or "baseline".
+        ratio: share of tokens removed.
+        count: of pictures.
+        seconds: per picture, the median.
+        flops: of the denoiser per picture, the mean; 0 where they were not counted.
+        metrics: by name; see :data:`METRICS`.
+    """
+
+    method: str
+    ratio: float
+    count: int
+    seconds: float
+    flops: float
+    metrics: Mapping[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A measured run.
+
+    Attributes:
+        reference: the method that the others are compared with.
+        rows: the reference first, then by method and ratio.
+        missing: metrics that could not be had, and why.
+        resampled: what the intervals draw again: "prompts" or "samples".
+        confidence: of the intervals.
+    """
+
+    reference: str
+    rows: tuple[Row, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    resampled: str = "samples"
+    confidence: float = 0.95
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the metrics that some row has, in the order of :data:`METRICS`, others behind."""
+        present = dict.fromkeys(name for row in self.rows for name in row.metrics)
+        known = [*METRICS, *(f"{name}_reference" for name in METRICS)]
+        return (*(name for name in known if name in present), *(name for name in present if name not in known))
+
+    def row(self, method: str, ratio: float) -> Row:
+        """The row of a method at a ratio."""
+        found = [row for row in self.rows if (row.method, row.ratio) == (method, ratio)]
+        if not found:
+            raise RunError(f"{method} at ratio {ratio:g} was not measured; there are {self._names()}.")
+        return found[0]
+
+    def _names(self) -> str:
+        return ", ".join(f"{row.method} {row.ratio:g}" for row in self.rows)
+
+    def as_json(self) -> str:
+        """Text that :meth:`from_json` reads, and any other reader: no NaN, no infinity."""
+        return json.dumps(asdict(self), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str, where: object = "summary.json") -> Results:
+        """What :meth:`as_json` wrote; ``where`` the text is from is told if it is something else."""
+        held = require_record(
+            parse_json(text, where, RunError),
+            {"reference": TEXT, "rows": OBJECTS},
+            where,
+            RunError,
+            missing=TEXTS,
+            resampled=TEXT,
+            confidence=RATIO,
+        )
+        return cls(**{**held, "rows": tuple(_row(row, where) for row in held["rows"])})
+
+    def save(self, folder: Path) -> Path:
+        """Write ``summary.json``, whole or not at all."""
+        path = folder / "summary.json"
+        write_whole(path, self.as_json())
+        return path
+
+    @classmethod
+    def load(cls, folder: Path) -> Results:
+        """The ``summary.json`` of a run's folder."""
+        path = inside(folder, "summary.json", error=RunError)
+        if not path.is_file():
+            raise RunError(f"{folder} has no summary.json: it was not measured yet.")
+        return cls.from_json(read_text(path, RunError), path)
+
+    def markdown(self) -> str:
+        """A table for people: values, intervals in brackets, and what is missing below it."""
+        names = self.columns
+        arrows = {"higher": "↑", "lower": "↓"}
+        titles = [f"{metric(name).title} {arrows[metric(name).better]}" for name in names]
+        lines = [_line(["method", "ratio", "pictures", "s", *titles]), _line(["---"] * (4 + len(names)))]
+        lines += [_line([row.method, f"{row.ratio:g}", str(row.count), f"{row.seconds:.2f}", *_cells(row, names)])
+                  for row in self.rows]  # fmt: skip
+        notes = [f"- {name}: not measured. {reason}" for name, reason in self.missing.items()]
+        return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+_NEEDED = {"method": NAME, "ratio": RATIO, "count": WHOLE, "seconds": MEASURED, "flops": MEASURED, "metrics": OBJECT}
+_INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "count": WHOLE}
+
+
+def _row(held: dict[str, Any], where: object) -> Row:
+    require_record(held, _NEEDED, where, RunError)
+    metrics = {
+        name: Interval(**require_record(interval, _INTERVAL, f"{where}, {held['method']}, {name}", RunError))
+        for name, interval in held["metrics"].items()
+    }
+    return Row(**{**held, "metrics": metrics})
+
+
+def _cells(row: Row, names: tuple[str, ...]) -> list[str]:
+    return [_cell(row.metrics[name], metric(name).digits) if name in row.metrics else "–" for name in names]
+
+
+def _cell(interval: Interval, digits: int) -> str:
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

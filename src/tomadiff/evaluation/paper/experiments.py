@@ -1,0 +1,292 @@
+"""The paper's experiments as data: what each table compares, what is claimed about it, and which figures go with it.
+
+Everything is scaled to the model at hand by keeping what a tile holds: the paper's 256 tiles on 4096 tokens are tiles
+of 4×4, and 64 tiles are 8×8, on every grid. Rows are named ``paper-…`` in the catalogue, with the paper's settings
+written out; ``toma`` next to them is this library's own default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from tomadiff.errors import SettingError
+from tomadiff.evaluation.paper.claims import Alike, Below, Better, Check, Claim, Faster, NearlyAsFast
+from tomadiff.evaluation.runs.generate import BASELINE, Variant, variants
+
+RATIOS = (0.25, 0.5, 0.75)
+HALF = (0.5,)
+MOST = (0.75,)
+DRIFT = 0.07  # the paper's bound on the DINO distance
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A figure of pictures side by side: one prompt per row, one column per variant."""
+
+    number: int
+    title: str
+    columns: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question of the paper.
+
+    Attributes:
+        table: where the paper answers it.
+        title: the question in a few words.
+        drawn: what to compare; the unmerged model comes first.
+        claims: what the paper says about it.
+        scaling: what is different here from the paper, beyond the model.
+        kind: of model that it is about: a UNet, or a diffusion transformer.
+        figures: grids of pictures that the paper shows with it.
+        curves: whether the paper draws quality over time (its figure 5).
+    """
+
+    table: int
+    title: str
+    drawn: tuple[Variant, ...]
+    claims: tuple[Claim, ...]
+    scaling: str
+    kind: Literal["unet", "transformer"] = "unet"
+    figures: tuple[Grid, ...] = ()
+    curves: bool = False
+
+
+# ---------------------------------------------------------------------------------------------- short ways to say it
+def _every(*methods: str, ratios: Sequence[float] = RATIOS) -> tuple[Variant, ...]:
+    return tuple(variants(methods, ratios))
+
+
+def _at(method: str, ratio: float) -> Variant:
+    return Variant() if method == BASELINE else Variant(method, ratio)
+
+
+def _better(
+    one: str, others: Sequence[str], ratios: Sequence[float] = HALF, kinds: Sequence[str] = ("mse", "dino")
+) -> tuple[Check, ...]:
+    pairs = [(_at(one, ratio), _at(other, ratio)) for ratio in ratios for other in others]
+    return tuple(Better(*pair, kind) for pair in pairs for kind in kinds)
+
+
+def _alike(one: str, other: str, kinds: Sequence[str], within: float = 0.1) -> tuple[Check, ...]:
+    return tuple(Alike(_at(one, 0.5), _at(other, 0.5), kind, within) for kind in kinds)
+
+
+def _faster(ones: Sequence[str], others: Sequence[str], ratios: Sequence[float] = RATIOS) -> tuple[Check, ...]:
+    return tuple(Faster(_at(one, ratio), _at(other, ratio)) for one in ones for other in others for ratio in ratios)
+
+
+# ---------------------------------------------------------------------------------------------- variants and ratios
+_STILL_QUICK = ("paper-whole", "paper-stripe", "paper-once", "paper-once-stripe")
+_VARIANTS = (*_STILL_QUICK, "paper-tile")
+_MAIN = ("paper-whole", "paper-stripe", "paper-tile")
+_ALL_OPS = "ToMeSD and ToFu merge around every op at every level, for their own defaults merge far less."
+
+TIME = Experiment(
+    1,
+    "how long the variants take",
+    _every(*_VARIANTS, "tomesd-all", "bound"),
+    (
+        Claim("ToMeSD takes longer than no merging, at every ratio", _faster([BASELINE], ["tomesd-all"])),
+        Claim("every variant of ToMA but tile takes less time than no merging", _faster(_STILL_QUICK, [BASELINE])),
+        Claim("every variant of ToMA but tile takes less time than ToMeSD", _faster(_STILL_QUICK, ["tomesd-all"])),
+        Claim(
+            "ToMA* and stripe come near the speed limit (here: within 10 %)",
+            tuple(
+                NearlyAsFast(_at(one, ratio), _at("bound", ratio), 0.1)
+                for one in ("paper-stripe", "paper-once-stripe")
+                for ratio in RATIOS
+            ),
+        ),
+    ),
+    _ALL_OPS,
+    figures=(
+        Grid(1, "variants of ToMA", _every("paper-stripe", "paper-whole", "paper-tile", "paper-once", ratios=HALF)[1:]),
+        Grid(
+            6,
+            "the original and variants",
+            _every("paper-stripe", "paper-once", "paper-tile", "paper-whole", ratios=HALF),
+        ),
+    ),
+)
+
+QUALITY = Experiment(
+    8,
+    "what the variants do to pictures",
+    _every(*_VARIANTS, "tomesd-all", "toma"),
+    (
+        Claim(
+            "of the variants, tile gives the pictures nearest to the original",
+            _better("paper-tile", ["paper-whole", "paper-stripe"], RATIOS),
+        ),
+        Claim("tile takes more time than stripe, for it reorders tokens", _faster(["paper-stripe"], ["paper-tile"])),
+        Claim(
+            f"the DINO distance to the original stays below {DRIFT} with half of the tokens",
+            tuple(Below(Variant(name, 0.5), "dino", DRIFT) for name in _MAIN),
+        ),
+        Claim(
+            "with half of the tokens, pictures fit their prompts as well as the original's (here: CLIP within 2 %)",
+            tuple(check for name in _MAIN for check in _alike(name, BASELINE, ["clip"], 0.02)),
+        ),
+        Claim("our default is nearer to the original than the paper's variants", _better("toma", _MAIN), ours=True),
+    ),
+    f"{_ALL_OPS} The paper draws GEMRec and ImageNet-1k prompts, and times three GPUs.",
+    curves=True,
+)
+
+PEERS = Experiment(
+    9,
+    "ToMA and its peers",
+    _every("paper-whole", "tomesd-all", "tofu-all", "todo", "toma"),
+    (
+        Claim(
+            "ToMA is faster than ToMeSD, ToFu and ToDo",
+            _faster(["paper-whole"], ["tomesd-all", "tofu-all"]) + _faster(["paper-whole"], ["todo"], MOST),
+        ),
+        Claim(
+            "its pictures are nearer to the original than those of ToFu and ToDo",
+            _better("paper-whole", ["tofu-all"], RATIOS) + _better("paper-whole", ["todo"], MOST),
+        ),
+        Claim("our default is faster than ToMeSD and ToFu", _faster(["toma"], ["tomesd-all", "tofu-all"]), ours=True),
+        Claim(
+            "our default's pictures are nearer to the original than those of ToMeSD and ToFu",
+            _better("toma", ["tomesd-all", "tofu-all"], RATIOS),
+            ours=True,
+        ),
+    ),
+    f"{_ALL_OPS} ToDo has a ratio of its own, 0.75, at the finest level.",
+    figures=(
+        Grid(
+            7,
+            "the original, ToMA, ToDo and ToMeSD",
+            (Variant(), Variant("paper-whole", 0.5), Variant("todo", 0.75), Variant("tomesd-all", 0.5)),
+        ),
+    ),
+    curves=True,
+)
+
+# ---------------------------------------------------------------------------------------------- ablations
+SELECTION = Experiment(
+    2,
+    "how destinations are chosen",
+    _every(
+        "paper-whole", "paper-striped", "paper-global", "paper-random", "paper-strided", "paper-kmeans", ratios=HALF
+    ),
+    (
+        Claim(
+            "facility location beats random and strided destinations",
+            _better("paper-whole", ["paper-random", "paper-strided"]),
+        ),
+        Claim(
+            "choosing by tile scores best by DINO and CLIP",
+            _better("paper-whole", ["paper-striped", "paper-global"], kinds=("dino", "clip")),
+        ),
+    ),
+    "Tokens merge over the whole grid. All but two choose in tiles of 4×4; k-means is our addition.",
+)
+
+TILES = Experiment(
+    3,
+    "how large tiles should be",
+    _every("paper-tiles-2", "paper-whole", "paper-tiles-8", "paper-tiles-16", ratios=HALF),
+    (
+        Claim(
+            "64 tiles on 4096 tokens (here: 8×8) score best by DINO and MSE",
+            _better("paper-tiles-8", ["paper-tiles-2", "paper-whole", "paper-tiles-16"]),
+        ),
+        Claim(
+            "256 tiles (here: 4×4) are about as good (here: within 10 %)",
+            _alike("paper-whole", "paper-tiles-8", ["mse", "dino"]),
+        ),
+        Claim("256 tiles (here: 4×4) take less time than 64", _faster(["paper-whole"], ["paper-tiles-8"], HALF)),
+    ),
+    "Tokens merge over the whole grid; destinations are renewed every 10 steps, weights every 5.",
+)
+
+UNMERGE = Experiment(
+    6,
+    "transpose or pseudo-inverse",
+    _every("paper-whole", "paper-pinv", ratios=HALF),
+    (
+        Claim(
+            "pictures are about as good with the transpose (here: within 10 %)",
+            _alike("paper-whole", "paper-pinv", ["mse", "dino", "clip"]),
+        ),
+        Claim("the transpose takes less time", _faster(["paper-whole"], ["paper-pinv"], HALF)),
+    ),
+    "Weights, and the pseudo-inverse with them, are renewed every 5 steps.",
+)
+
+SCHEDULES = Experiment(
+    7,
+    "how long plans are kept",
+    _every("paper-every-1", "paper-every-5", "paper-tile", "paper-every-10", ratios=HALF),
+    (
+        Claim(
+            "renewing all at every step scores better than every 10 steps", _better("paper-every-1", ["paper-every-10"])
+        ),
+        Claim(
+            "destinations every 10 steps and weights every 5 are about as good as every step (here: within 10 %)",
+            _alike("paper-tile", "paper-every-1", ["mse", "dino", "clip"]),
+        ),
+        Claim("the same take less time than every step", _faster(["paper-tile"], ["paper-every-1"], HALF)),
+    ),
+    "Tokens merge in tiles of 4×4. Intervals are the paper's, in steps, though it draws with 50 of them.",
+)
+
+# ---------------------------------------------------------------------------------------------- transformers
+_RISING = _every("paper-tile")
+TRANSFORMERS = Experiment(
+    10,
+    "diffusion transformers",
+    _every("paper-tile", "toma"),
+    (
+        Claim(
+            f"the DINO distance to the original stays below {DRIFT} at every ratio",
+            tuple(Below(variant, "dino", DRIFT) for variant in _RISING[1:]),
+        ),
+        Claim(
+            "pictures fit their prompts as well as the original's (here: CLIP within 2 %)",
+            tuple(Alike(variant, Variant(), "clip", 0.02) for variant in _RISING[1:]),
+        ),
+        Claim(
+            "the more merges, the less time it takes",
+            tuple(Faster(more, less) for less, more in pairwise(_RISING)),
+        ),
+        Claim(
+            "the more merges, the further pictures are from the original",
+            tuple(Better(less, more, "mse") for less, more in pairwise(_RISING[1:])),
+        ),
+    ),
+    "The first blocks stay unmerged: 10 of Flux's 57, the same share of other depths.",
+    kind="transformer",
+    figures=(Grid(10, "the original and ToMA", _RISING),),
+)
+
+EXPERIMENTS = (TIME, SELECTION, TILES, UNMERGE, SCHEDULES, QUALITY, PEERS, TRANSFORMERS)
+"""By the number of their table; 4 and 5 need no model, and are in ``merge_speed.py``."""
+
+MERGE_SPEED = {4: 4096, 5: 1024}
+"""How many tokens the tables that time merging and unmerging alone are about."""
+
+TABLES = tuple(range(1, 11))
+
+
+def tables_named(text: str | None) -> tuple[int, ...]:
+    """``"2,6"`` → (2, 6); ``None`` means all of them."""
+    if text is None:
+        return TABLES
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not all(name.isdecimal() and int(name) in TABLES for name in names):
+        raise SettingError(f"tables={text!r} is not possible; give numbers from 1 to 10 such as 2,6.")
+    return tuple(sorted({int(name) for name in names}))
+
+
+def experiments_of(tables: Iterable[int], kind: str | None = None) -> list[Experiment]:
+    """Those that answer a table, about any kind of model unless told."""
+    wanted = set(tables)
+    return [one for one in EXPERIMENTS if one.table in wanted and kind in (None, one.kind)]

@@ -1,0 +1,179 @@
+"""``tomadiff paper``: the paper's experiments on the model at hand, and what becomes of its claims.
+
+Pictures go into an ordinary run (``record.py``), so they survive a kill, may be added to, and have a report of their
+own. Times that need no picture are kept in a file next to it and are taken again only if something else is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from PIL import Image
+
+from tomadiff.evaluation.metrics.samples import grouped
+from tomadiff.evaluation.paper.claims import Claim, Evidence, Finding, Judged, Verdict, judge
+from tomadiff.evaluation.paper.evidence import KINDS, Drawn, Timed
+from tomadiff.evaluation.paper.experiments import MERGE_SPEED, Experiment, Grid
+from tomadiff.evaluation.report.overlay import picture_grid
+from tomadiff.evaluation.report.report import HEADINGS, Told, cells, columns, heading, title_of
+from tomadiff.evaluation.runs.generate import BASELINE, Variant
+from tomadiff.evaluation.timing.merge_speed import Comparison, Timing, compare
+
+SHOWN = 4  # prompts in a grid of pictures
+COLUMNS = ("mse", "dino", "judge", "clip_t", "judge_t", "fid", "judge_fid")  # what the paper's tables show, or near it
+Rows = list[dict[str, Any]]
+Cell = tuple[str, str]  # a value, and its interval apart from it
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One table of the paper, made here.
+
+    Attributes:
+        table: its number in the paper.
+        title: its question.
+        model: what it was made with.
+        headings: of the columns.
+        rows: of cells; the first names the row.
+        judged: the paper's claims.
+        notes: what a reader must know about the numbers.
+    """
+
+    table: int
+    title: str
+    model: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    judged: tuple[Judged, ...]
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        claims = [
+            {
+                "claim": one.claim.text,
+                "ours": one.claim.ours,
+                "verdict": one.verdict.value,
+                "findings": [{"verdict": each.verdict.value, "words": each.words} for each in one.findings],
+            }
+            for one in self.judged
+        ]
+        return {**asdict(replace(self, judged=())), "judged": claims}
+
+
+# ---------------------------------------------------------------------------------------------- pictures
+def drawn_outcome(experiment: Experiment, told: Told, notes: Sequence[str] = ()) -> Outcome:
+    """A table out of a measured run."""
+    own = only(told, experiment.drawn)
+    names = [name for name in columns([own]) if name in COLUMNS]
+    rows = [
+        (*_plain(title_of(row.method), f"{row.ratio:.0%}", str(row.count)), *cells(own, row, names))
+        for row in own.results.rows
+    ]
+    headings = (*HEADINGS, *map(heading, names))
+    return _outcome(experiment, told.name, headings, rows, Drawn(told.run, told.results), notes)
+
+
+def _plain(*values: str) -> tuple[Cell, ...]:
+    return tuple((value, "") for value in values)
+
+
+def only(told: Told, wanted: Sequence[Variant]) -> Told:
+    """A run as if nothing else had been drawn; rows in the order of ``wanted``."""
+    rows = {Variant(row.method, row.ratio): row for row in told.results.rows}
+    kept = tuple(rows[variant] for variant in wanted if variant in rows)
+    return replace(told, results=replace(told.results, rows=kept))
+
+
+def _outcome(
+    experiment: Experiment,
+    model: str,
+    headings: Sequence[str],
+    rows: Sequence[tuple[Cell, ...]],
+    evidence: Evidence,
+    notes: Sequence[str],
+) -> Outcome:
+    judged = tuple(judge(claim, evidence) for claim in experiment.claims)
+    told = (experiment.scaling, *notes)
+    return Outcome(experiment.table, experiment.title, model, tuple(headings), tuple(rows), judged, told)
+
+
+def untested(experiment: Experiment, model: str, reason: str) -> Outcome:
+    """A table that could not be made."""
+    return _outcome(experiment, model, ("method",), [], Timed({}), [f"Not made: {reason}"])
+
+
+def paper_metrics(told: Told) -> list[str]:
+    """Those of a run's metrics that stand for what the paper plots over time."""
+    found = (Drawn(told.run, told.results).metric(kind) for kind in KINDS)
+    return [name for name in found if name is not None]
+
+
+def grid_of(grid: Grid, told: Told) -> Image.Image | None:
+    """One of the paper's figures of pictures, or ``None`` if no prompt has all of its columns."""
+    groups = grouped(told.run)
+    own = [groups.get((variant.method, variant.ratio), {}) for variant in grid.columns]
+    shared = [question for question in own[0] if all(question in group for group in own)][:SHOWN]
+    if not shared:
+        return None
+    rows = []
+    for question in shared:
+        samples = [group[question] for group in own]
+        notes = [f"{sample.seconds:.2f} s" for sample in samples]
+        rows.append((samples[0].prompt, [told.run.image(sample.key) for sample in samples], notes))
+    return picture_grid(rows, [_head(variant) for variant in grid.columns])
+
+
+def _head(variant: Variant) -> str:
+    """Short enough for a column of a picture."""
+    title = title_of(variant.method).removesuffix(" (paper)").partition(",")[0].partition(" (")[0]
+    return "original" if variant.method == BASELINE else f"{title} {variant.ratio:.0%}"
+
+
+# ---------------------------------------------------------------------------------------------- times alone
+def timed_outcome(experiment: Experiment, model: str, rows: Rows, notes: Sequence[str] = ()) -> Outcome:
+    """A table out of the rows of :class:`tomadiff.evaluation.timing.latency.Measurement`; quality stays open."""
+    own = {Variant(row["method"], row["ratio"]): row for row in rows}
+    kept = [own[variant] for variant in experiment.drawn if variant in own]
+    shown = [
+        _plain(
+            row["title"],
+            f"{row['ratio']:.0%}",
+            f"{row['seconds_min']:.3f}",
+            f"{row['seconds_median']:.3f}",
+            f"{row['speed_up']:.2f}×",
+            f"{row['flops'] / 1e12:.3g}",
+        )
+        for row in kept
+    ]
+    headings = ("method", "merged", "min s", "median s", "speed-up", "TFLOPs")
+    evidence = Timed({variant: tuple(row["seconds"]) for variant, row in own.items()})
+    return _outcome(experiment, model, headings, shown, evidence, notes)
+
+
+def merging_outcome(table: int, timings: Sequence[Timing], notes: Sequence[str] = ()) -> Outcome:
+    """Table 4 or 5: a row for each ratio and op, a column for each contender."""
+    own = [timing for timing in timings if timing.tokens == MERGE_SPEED[table]]
+    titles = list(dict.fromkeys(timing.title for timing in own))
+    best = {(timing.ratio, timing.op, timing.title): timing.best for timing in own}
+    rows = [
+        _plain(f"{op}, {ratio:.0%}", *(f"{best[ratio, op, title] * 1000:.2f} ms" for title in titles))
+        for ratio, op in dict.fromkeys(key[:2] for key in best)
+    ]
+    judged = tuple(
+        _merges_faster(op, [pair for pair in compare(own) if pair.own.op == op]) for op in ("merge", "unmerge")
+    )
+    title = f"merging and unmerging {MERGE_SPEED[table]} tokens"
+    told = ("Milliseconds of the fastest of interleaved rounds, with plans made beforehand.", *notes)
+    return Outcome(table, title, f"{own[0].channels} channels", ("", *titles), tuple(rows), judged, told)
+
+
+def _merges_faster(op: str, pairs: Sequence[Comparison]) -> Judged:
+    """Best rounds are compared as they are: noise only ever adds."""
+    findings = tuple(Finding(Verdict.HOLDS if pair.share < 1 else Verdict.FAILS, str(pair)) for pair in pairs)
+    verdict = Verdict.FAILS if any(one.verdict is Verdict.FAILS for one in findings) else Verdict.HOLDS
+    words = f"ToMA's {op} of {pairs[0].own.tokens} tokens is faster than ToMeSD's at every ratio"
+    claim = Claim(f"{words} (here: in tiles and in stripes)", ())
+    return Judged(claim, verdict, findings)

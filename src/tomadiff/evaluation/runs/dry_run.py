@@ -1,0 +1,164 @@
+"""What one picture costs the denoiser, in operations: counted once for each method, not for each picture.
+
+In a rehearsal the pipeline goes through all of its steps, but its denoiser computes only the first call of every shape
+and gives the same answer to the others. That tells how often it is called (guidance may take a pass of its own, some
+solvers call twice) for the price of a single call. Counting a method then takes one call more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from tomadiff.evaluation.runs import models
+from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused, due_at
+from tomadiff.evaluation.runs.generate import Call, Question, Variant, arguments_of
+from tomadiff.steps.forecast import Forecast
+from tomadiff.methods.base import Method
+from tomadiff.engine.model import merges_nothing
+from tomadiff.steps.schedule import Due, Schedule
+
+Shapes = tuple[tuple[int, ...], ...]
+
+_REUSING = Schedule(1, 1, reuse_every=2)
+
+
+class Makes(Protocol):
+    """Whatever says how to merge; ``None`` means not at all."""
+
+    def made(self) -> tuple[Method, Schedule] | None:
+        """The method and its schedule."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The calls that one unmerged picture makes.
+
+    Attributes:
+        model: the denoiser.
+        inputs: what it was called with, one example for each combination of shapes.
+        calls: the shapes of every call, in order.
+        steps: of denoising; each has the same number of calls.
+    """
+
+    model: Any
+    inputs: Mapping[Shapes, Mapping[str, Any]]
+    calls: tuple[Shapes, ...]
+    steps: int
+
+    def flops(self, variant: Makes) -> float:
+        """Operations of one picture; a multiply-add is two."""
+        made = variant.made()
+        if made is None:
+            return float(sum(self._unmerged[shapes] for shapes in self.calls))
+        method, schedule = made[0], made[1].completed_by(made[0].schedule)
+        due = due_at(schedule, self.steps)
+        plain, ratios = _in_plain_torch(method), Schedule(ratio_at_level=schedule.ratio_at_level)
+        steps = [self._step(place) for place in range(len(self.calls))]
+        calls = zip(self.calls, steps, strict=True)
+        reused = [schedule.reuses_at(step, self.steps) for step in range(self.steps)]
+        return float(
+            sum(
+                self._reused(shapes, method) if reused[step] else self._kinds(shapes, plain, ratios)[due[step]]
+                for shapes, step in calls
+                if self._computes(variant, step)
+            )
+        )
+
+    def _computes(self, variant: Makes, step: int) -> bool:
+        """Whether a fixed pattern of forecasts computes the step; others are known only when the picture is drawn."""
+        forecast = getattr(variant, "forecast", None)
+        return not isinstance(forecast, Forecast) or not forecast.is_fixed or forecast.computes(step, self.steps)
+
+    def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
+        """Operations by what is due."""
+        if merges_nothing(method, ratios):
+            return dict.fromkeys(Due, self._unmerged[shapes])
+        key = shapes, method, ratios
+        if key not in self._counted:
+            merged = count_kinds(self.model, self.inputs[shapes], method, ratios)
+            self._counted[key] = {**merged, Due.SKIP: self._unmerged[shapes]}
+        return self._counted[key]
+
+    def _reused(self, shapes: Shapes, method: Method) -> int:
+        """Operations of a call whose ops give again what they gave last, however much they merge."""
+        key = shapes, replace(method, ratio=0.0), _REUSING
+        if key not in self._counted:
+            self._counted[key] = {Due.REUSE: count_reused(self.model, self.inputs[shapes], key[1])}
+        return self._counted[key][Due.REUSE]
+
+    @cached_property
+    def _counted(self) -> dict[tuple[Shapes, Method, Schedule], Mapping[Due, int]]:
+        return {}
+
+    @cached_property
+    def _unmerged(self) -> dict[Shapes, int]:
+        return {shapes: count(self.model, inputs) for shapes, inputs in self.inputs.items()}
+
+    def _step(self, place: int) -> int:
+        return place * self.steps // len(self.calls)
+
+
+def _in_plain_torch(method: Method) -> Method:
+    """Kernels of our own do the same, but the counter cannot look into them."""
+    has = any(field.name == "kernels" for field in fields(method))
+    return replace(method, kernels="torch") if has else method  # type: ignore[call-arg]
+
+
+def meter(pipe: Any, question: Question, call: Call) -> Callable[[Variant], float]:
+    """Operations of one picture by variant; nothing is done before the first is asked for, and nothing twice.
+
+    Args:
+        pipe: the pipeline, unmerged.
+        question: what to rehearse with; the same for all who share a run, for prompts may differ in length.
+        call: see :func:`tomadiff.evaluation.runs.generate.call_of`.
+    """
+    rehearsed = cache(lambda: rehearse(pipe, question, call))
+    return cache(lambda variant: rehearsed().flops(variant))
+
+
+def rehearse(pipe: Any, question: Question, call: Call) -> Rehearsal:
+    """Go through the steps of one unmerged picture."""
+    model = models.denoiser(pipe)
+    with _answering_once(model) as (inputs, calls):
+        pipe(**{**arguments_of(pipe, [question.prompt], [question.seed], call), "output_type": "latent"})
+    steps = call.get("num_inference_steps", len(calls))
+    return Rehearsal(model, inputs, tuple(calls), steps)
+
+
+@contextmanager
+def _answering_once(model: Any) -> Iterator[tuple[dict[Shapes, dict[str, Any]], list[Shapes]]]:
+    """While it lasts the model computes the first call of every shape only."""
+    forward, own = model.forward, model.__dict__.get("forward")
+    names = list(inspect.signature(type(model).forward).parameters)[1:]
+    inputs: dict[Shapes, dict[str, Any]] = {}
+    answers: dict[Shapes, Any] = {}
+    calls: list[Shapes] = []
+
+    def answer(*given: Any, **named: Any) -> Any:
+        shapes = _shapes((given, named))
+        calls.append(shapes)
+        if shapes not in inputs:
+            inputs[shapes] = {**dict(zip(names, given, strict=False)), **named}
+            answers[shapes] = forward(*given, **named)
+        return answers[shapes]
+
+    model.forward = answer
+    try:
+        yield inputs, calls
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+
+
+def _shapes(given: Any) -> Shapes:
+    return tuple(tuple(leaf.shape) for leaf in tree_leaves(given) if isinstance(leaf, Tensor))

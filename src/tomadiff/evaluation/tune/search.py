@@ -1,0 +1,215 @@
+"""Find settings for a model: within a budget of operations, the ones whose pictures stay nearest to the unmerged ones.
+
+Costs are counted first, for one call of each kind, so nothing is drawn that the budget rules out. What is left is
+tried on few pictures, and its better half on more, until one is left or the pictures are used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from PIL import Image
+
+from tomadiff.engine.discover import settled as settled_by
+from tomadiff.errors import SettingError, TomaError
+from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart
+from tomadiff.evaluation.runs.dry_run import Rehearsal, rehearse
+from tomadiff.evaluation.runs.failures import Failures
+from tomadiff.evaluation.runs.generate import Call, Question, Variant
+from tomadiff.evaluation.runs.journal import Journal
+from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
+from tomadiff.families.base import Family
+from tomadiff.families.registry import family_of
+from tomadiff.methods.toma import ToMA
+from tomadiff.presets import Preset
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.schedule import Schedule
+from tomadiff.utils.reading import MEASURED
+
+RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
+STARTS = (0.0, 0.05, 0.2, 0.4)
+BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios, beside forecasts too
+SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A candidate that was tried.
+
+    Attributes:
+        candidate: the settings.
+        cost: operations, as a share of the unmerged model's.
+        error: mean squared error of pixels from 0 to 255, over the pictures it was tried on.
+        pictures: how many those were.
+    """
+
+    candidate: Candidate
+    cost: float
+    error: float
+    pictures: int
+
+    @property
+    def psnr(self) -> float:
+        """The error in dB."""
+        return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
+
+
+def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[Candidate]:
+    """Everything the search may choose from, for images of so many steps; of what comes to the same, the first.
+
+    ``levels`` are those of the model that have attention; its ``family`` says what settings that are left open become.
+    """
+    distinct: dict[tuple[Any, ...], Candidate] = {}
+    for ratio, start in product(RATIOS, STARTS):
+        for name, method, schedule in ways(ratio, levels):
+            one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
+            settled = method if family is None else settled_by(method, family)
+            distinct.setdefault((settled, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
+    return [*distinct.values(), *reusing(steps), *forecasting(steps)]
+
+
+def forecasting(steps: int) -> Iterator[Candidate]:
+    """Steps that are forecast in a fixed pattern, whose cost is known beforehand: alone, and on top of merging."""
+    seen = set[tuple[float, tuple[bool, ...]]]()
+    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.2, 0.3)):
+        forecast = Forecast(every=every, start=start)
+        computed = tuple(forecast.computes(step, steps) for step in range(steps))
+        if not all(computed) and (ratio, computed) not in seen:
+            seen.add((ratio, computed))
+            one = Candidate.of(f"forecast, every {every} from {start:.0%},", ToMA(ratio), Schedule(1, 1))
+            yield replace(one, forecast=forecast)
+
+
+def reusing(steps: int) -> Iterator[Candidate]:
+    """Layers left out at some steps, which give again what they gave last: alone, and on top of merging."""
+    seen = set[tuple[float, tuple[bool, ...]]]()
+    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
+        schedule = Schedule(1, 1, start=start, reuse_every=every, reuse_from=start)
+        left_out = tuple(schedule.reuses_at(step, steps) for step in range(steps))
+        if any(left_out) and (ratio, left_out) not in seen:
+            seen.add((ratio, left_out))
+            yield Candidate.of(f"reuse, every {every} from {start:.0%},", ToMA(ratio), schedule)
+
+
+def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
+    """How to merge, and when to plan anew: our defaults, and settings that suit some models better."""
+    ours, every_step = ToMA(ratio), Schedule(1, 1)
+    yield "ours", ours, every_step
+    yield "plans kept 2 steps", ours, Schedule(2, 2)
+    yield "shared quota", replace(ours, quota="shared"), every_step
+    yield "random destinations", replace(ours, selector="random"), every_step
+    if levels > 1:  # detail lives on the finest grid
+        less, more = ratio / 2, (1 + ratio) / 2
+        coarse = dict.fromkeys(range(1, levels), more)
+        yield "coarse levels more", ours, Schedule(1, 1, ratio_at_level={0: less, **coarse})
+
+
+def levels_of(model: Any) -> int:
+    """How many grids the attention of a model sees."""
+    return len({stack.depth for stack in family_of(model).stacks(model) if stack.blocks})
+
+
+def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
+    """Settings that spend the budget and no more, with their cost."""
+    if not 0 < budget < 1:
+        raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
+    full = rehearsal.flops(Variant())
+    offered = settings(rehearsal.steps, levels_of(rehearsal.model), family_of(rehearsal.model))
+    costs = [(one, rehearsal.flops(one) / full) for one in offered]
+    fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
+    if not fitting:
+        lowest = min(cost for _, cost in costs)
+        raise SettingError(
+            f"No setting keeps {budget:.0%} of the operations of this model; the least that merging can reach is "
+            f"{lowest:.0%}. Give a larger share."
+        )
+    return fitting
+
+
+def search(
+    pipe: Any,
+    call: Call,
+    pairs: Sequence[Pair],
+    budget: float,
+    advance: Callable[[str], None] = lambda _: None,
+    journal: Journal | None = None,
+) -> list[Finding]:
+    """The settings that were tried within ``budget``, best first; see the head of this file for how.
+
+    What the ``journal`` holds is not tried again; a setting on so many images is one row of it.
+    """
+    journal = journal or Journal()
+    rehearsal = rehearse(pipe, Question(Variant(), *pairs[0]), call)
+    field = affordable(rehearsal, budget)
+    trials, found, failures = Trials(pipe, call), dict[str, Finding](), Failures()
+    pictures = 2
+    while True:
+        seen = pairs[: min(pictures, len(pairs))]
+        for candidate, cost in field:
+            advance(f"{candidate.name} on {len(seen)} pictures")
+            asked = {
+                "settings": repr((*candidate.made(), candidate.forecast)),
+                "call": repr(call),
+                "pairs": repr(list(seen)),
+            }
+            found.pop(candidate.name, None)  # one that fails now is out, whatever it was before
+            with failures.of(candidate.name):
+                row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
+                found[candidate.name] = Finding(candidate, cost, row["error"], len(seen))
+        field = [one for one in field if one[0].name in found]
+        if not field:
+            raise TomaError(f"No setting could be tried; the last: {failures.lines[-1]}")
+        if len(field) == 1 or len(seen) == len(pairs):
+            return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
+        field.sort(key=lambda one: found[one[0].name].error)
+        field, pictures = field[: max(1, len(field) // 3)], 2 * pictures
+
+
+def _error(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
+    figures = trials.compare(seen, candidate)
+    return {"error": sum(one["mse"] for one in figures) / len(figures)}
+
+
+def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
+    """What the search found, to keep."""
+    why = (
+        f"Found by `tomadiff tune` within {budget:.0%} of the operations: {best.cost:.1%} of them at "
+        f"{best.psnr:.1f} dB against the unmerged model, over {best.pictures} pictures of {steps} steps."
+    )
+    found = best.candidate
+    return Preset(found.method, replace(found.schedule), made_for=model, why=why, forecast=found.forecast)
+
+
+# ---------------------------------------------------------------------------------------------- the picture of it
+def front(found: Sequence[Finding]) -> list[Finding]:
+    """By rising cost, those that are nearer than all that cost no more."""
+    kept: list[Finding] = []
+    for one in sorted(found, key=lambda one: (one.cost, one.error)):
+        if not kept or one.error < kept[-1].error:
+            kept.append(one)
+    return kept
+
+
+def chart(found: Sequence[Finding], model: str) -> Image.Image:
+    """Operations against distance: what each way to merge reached, dashed, and the front of all."""
+    lines = [
+        _line(name, front([one for one in found if _way(one) == name]), COLOURS[place % len(COLOURS)], dashed=True)
+        for place, name in enumerate(dict.fromkeys(map(_way, found)), start=1)
+    ]
+    lines.append(_line("front of all", front(found), COLOURS[0]))
+    note = "PSNR against the unmerged pictures, dB: higher is nearer; settings that looked bad saw fewer pictures"
+    return line_chart(f"{model}, tuned", note, "operations left, %", lines, (860, 560), percent=False)
+
+
+def _way(one: Finding) -> str:
+    return one.candidate.name.partition(",")[0]
+
+
+def _line(name: str, found: Sequence[Finding], colour: tuple[int, int, int], dashed: bool = False) -> Line:
+    points = tuple((100 * one.cost, one.psnr) for one in found)
+    return Line(name, points, colour, dashed=dashed, dots=frozenset(x for x, _ in points))

@@ -1,0 +1,96 @@
+"""Try settings on a pipeline: the same pictures with and without them, how far apart they are, and at which cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from tomadiff.cost import flop_counter
+from tomadiff.evaluation.metrics.distances import cosine_distance, mse, psnr, ssim
+from tomadiff.evaluation.metrics.features import Network, image_features, to_pixels
+from tomadiff.evaluation.runs.generate import Call, draw_together, patched
+from tomadiff.evaluation.runs.prompts import Prompt
+from tomadiff.methods.base import Method
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.schedule import Schedule
+
+Pair = tuple[Prompt, int]
+"""A prompt and a seed."""
+
+Around = Callable[[Any], AbstractContextManager[Any]]
+"""Puts something else on a pipeline while pictures are drawn, such as a cache, and takes it off again."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its schedule, by the name it has in every table, and what else is on the pipeline with it."""
+
+    name: str
+    method: Method
+    schedule: Schedule
+    around: Around = nullcontext
+    forecast: Forecast | None = None
+
+    @classmethod
+    def of(cls, name: str, method: Method, schedule: Schedule | None = None) -> Candidate:
+        """With the method's own schedule unless another is given, and its ratio in the name."""
+        return cls(f"{name} {method.ratio:.2f}", method, schedule or method.schedule)
+
+    def made(self) -> tuple[Method, Schedule]:
+        """As drawing takes it."""
+        return self.method, self.schedule
+
+
+class Trials:
+    """Draws and compares on one pipeline.
+
+    Args:
+        pipe: unmerged.
+        call: see :func:`tomadiff.evaluation.runs.generate.call_of`.
+        judge: a network whose features are compared, if one is at hand.
+    """
+
+    def __init__(self, pipe: Any, call: Call, judge: Network | None = None) -> None:
+        self.pipe, self.call, self.judge = pipe, call, judge
+        self._unmerged: dict[tuple[tuple[str, int], ...], list[Image.Image]] = {}
+        self._operations: int | None = None
+
+    def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
+        """Pictures, unmerged without a candidate."""
+        prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
+        if candidate is None:
+            return draw_together(self.pipe, prompts, seeds, self.call)[0]
+        with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast):
+            return draw_together(self.pipe, prompts, seeds, self.call)[0]
+
+    def unmerged(self, pairs: Sequence[Pair]) -> list[Image.Image]:
+        """What pictures are compared with; drawn once."""
+        key = tuple((prompt.text, seed) for prompt, seed in pairs)
+        if key not in self._unmerged:
+            self._unmerged[key] = self.draw(pairs)
+        return self._unmerged[key]
+
+    def cost(self, pair: Pair, candidate: Candidate) -> float:
+        """Operations of one whole picture with the candidate, planning included, as a share of the unmerged one's."""
+        if self._operations is None:
+            self._operations = self._count(pair)
+        return self._count(pair, candidate) / self._operations
+
+    def _count(self, pair: Pair, candidate: Candidate | None = None) -> int:
+        with flop_counter() as counter:
+            self.draw([pair], candidate)
+        return int(counter.get_total_flops())
+
+    def compare(self, pairs: Sequence[Pair], candidate: Candidate) -> list[Mapping[str, float]]:
+        """Draw ``pairs`` with the candidate; for each, how far it is from the unmerged picture, by metric."""
+        drawn, wanted = self.draw(pairs, candidate), self.unmerged(pairs)
+        pixels, targets = to_pixels(drawn), to_pixels(wanted)
+        figures = {"mse": mse(pixels, targets), "psnr": psnr(pixels, targets), "ssim": ssim(pixels, targets)}
+        if self.judge is not None:
+            seen, meant = image_features(self.judge, drawn), image_features(self.judge, wanted)
+            figures["judge"] = cosine_distance(seen, meant)
+        return [{name: float(values[place]) for name, values in figures.items()} for place in range(len(pairs))]

@@ -1,0 +1,167 @@
+"""The words in which a model family is described."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from tomadiff.engine.arguments import KeyBias, Rotary
+from tomadiff.engine.sites import OpKind
+from tomadiff.merging.grid import Grid
+from tomadiff.merging.plan import Share
+
+
+@dataclass(frozen=True)
+class Op:
+    """A call inside a block that tokens can merge around.
+
+    Attributes:
+        path: attribute of the block, such as ``"attn1"``.
+        kind: what it computes.
+        rotary: its rotary tables, if it has any.
+        outputs: which items are image-length where it returns a tuple.
+        joint: whether it is attention of the joint kind, over text and image.
+        key_bias: how it takes a bias of its keys, if it does.
+    """
+
+    path: str
+    kind: OpKind
+    rotary: Rotary | None = None
+    outputs: tuple[int, ...] = (0,)
+    joint: bool = False
+    key_bias: KeyBias | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A class of transformer blocks.
+
+    Attributes:
+        name: the class's name.
+        ops: the calls inside that tokens can merge around; none if only the whole block can be wrapped.
+        rotary: rotary tables that the block itself is given.
+        outputs: which items are image-length where the block returns a tuple.
+        pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
+        key_bias: how the whole block takes a bias of its attention's keys, if it does.
+    """
+
+    name: str
+    ops: tuple[Op, ...] = ()
+    rotary: Rotary | None = None
+    outputs: tuple[int, ...] = (0,)
+    pooled: tuple[Op, ...] = ()
+    key_bias: KeyBias | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Consecutive blocks that see one grid; ``depth`` counts how often the grid was halved before them.
+
+    ``home`` is the module that makes tokens of a picture before the blocks, and a picture of tokens after them.
+    """
+
+    name: str
+    blocks: tuple[nn.Module, ...]
+    depth: int = 0
+    home: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a call of the model shows: the grid of every depth, and tokens behind it that are no part of it."""
+
+    grids: Mapping[int, Grid]
+    tail: int = 0
+
+    @classmethod
+    def flat(cls, grid: Grid, tail: int = 0) -> Scene:
+        """A model whose blocks all see one grid."""
+        return cls({0: grid}, tail)
+
+
+class Call:
+    """The arguments of a model's call, by name however they were given."""
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.arguments = dict(zip(_parameters(type(model).forward), args, strict=False)) | dict(kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def image(self) -> Tensor:
+        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers, else the first tensor given."""
+        named = [self["sample"], self["hidden_states"], *self.arguments.values()]
+        first: Tensor = next(value for value in named if isinstance(value, Tensor))
+        return first
+
+
+@lru_cache(maxsize=64)
+def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the parameters of a class's ``forward``, without ``self``."""
+    return tuple(inspect.signature(forward).parameters)[1:]
+
+
+def stacks_named(*paths: str) -> Callable[[nn.Module], list[Stack]]:
+    """Stacks that are lists of blocks under these attributes, all on one grid."""
+
+    def stacks(model: nn.Module) -> list[Stack]:
+        return [Stack(path, tuple(getattr(model, path))) for path in paths]
+
+    return stacks
+
+
+def order_matters(_: nn.Module, __: Call) -> bool:
+    """Positions are part of most models; see :attr:`Family.order_matters`."""
+    return True
+
+
+def takes_no_bias(_: nn.Module) -> bool:
+    """Most processors ignore a mask; see :attr:`Family.takes_bias`."""
+    return False
+
+
+@dataclass(frozen=True)
+class Family:
+    """Everything that tomadiff knows about a kind of model.
+
+    Attributes:
+        name: short name.
+        title: what people call it.
+        models: names of the model classes.
+        blocks: the classes of its blocks.
+        stacks: finds the blocks of a model, in the order they run.
+        scene: finds the grids of a call.
+        pipelines: some pipelines that use it, for documentation.
+        skip: share of first blocks that stay unmerged by default.
+        share: where rotary tables have no batch axis; samples with destinations of their own then run one by one.
+        defaults: settings that suit the family, for methods that have them and leave them open.
+        order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
+            are put in the order of the plan's regions once per stack that has a home, instead of around every op.
+        takes_bias: whether attention of a model, as it runs now, takes a bias of its keys.
+        note: what a user should know.
+    """
+
+    name: str
+    title: str
+    models: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    stacks: Callable[[nn.Module], list[Stack]] = field(repr=False)
+    scene: Callable[[nn.Module, Call], Scene | None] = field(repr=False)
+    pipelines: tuple[str, ...] = ()
+    skip: float = 0.0
+    share: Share | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
+    takes_bias: Callable[[nn.Module], bool] = field(default=takes_no_bias, repr=False)
+    note: str = ""
+
+    def block(self, module: nn.Module) -> Block | None:
+        """What is known about a block, by its class or a class it derives from."""
+        names = [known.__name__ for known in type(module).__mro__]
+        return next((block for block in self.blocks if block.name in names), None)

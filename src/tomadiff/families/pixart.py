@@ -1,0 +1,27 @@
+"""PixArt α and Σ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tomadiff.families.base import Call, Family, Scene, stacks_named
+from tomadiff.families.unet import BASIC_BLOCK
+from tomadiff.merging.grid import Grid
+
+
+def patched_scene(model: Any, call: Call) -> Scene:
+    """Images ``(B, C, H, W)`` that the model cuts into square patches."""
+    height, width = call.image.shape[-2:]
+    patch = model.config.patch_size
+    return Scene.flat(Grid(height // patch, width // patch))
+
+
+FAMILY = Family(
+    name="pixart",
+    title="PixArt α and Σ",
+    models=("PixArtTransformer2DModel",),
+    blocks=(BASIC_BLOCK,),
+    stacks=stacks_named("transformer_blocks"),
+    scene=patched_scene,
+    pipelines=("PixArtAlphaPipeline", "PixArtSigmaPipeline"),
+)

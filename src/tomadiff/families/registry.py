@@ -1,0 +1,64 @@
+"""The known families, and the models that cannot profit."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from tomadiff.errors import SettingError, UnsupportedModelError
+from tomadiff.families import flux, pixart, qwen_image, sd3, unet, wan
+from tomadiff.families.base import Family
+
+_FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (unet.FAMILY, flux.FAMILY, sd3.FAMILY, pixart.FAMILY, qwen_image.FAMILY, wan.FAMILY)
+}
+
+# Known to us, and not worth merging or not able to: better said than discovered.
+_CANNOT_PROFIT = {
+    "SanaTransformer2DModel": "its attention is linear in the number of tokens, and its feed-forward convolves over "
+    "the grid, which merged tokens do not have",
+    "SanaVideoTransformer3DModel": "its attention is linear in the number of tokens, and its feed-forward convolves "
+    "over the grid, which merged tokens do not have",
+    "UNet2DModel": "it has no transformer blocks",
+    "StableCascadeUNet": "it works on a few hundred tokens, where merging costs more than it saves",
+}
+
+
+def register(family: Family, *, replace: bool = False) -> None:
+    """Make a family known, so that :func:`tomadiff.apply` finds it; see ``docs/adding/a_model.md``."""
+    if family.name in _FAMILIES and not replace:
+        raise SettingError(f"A family named {family.name!r} exists already; give another name, or replace=True.")
+    _FAMILIES[family.name] = family
+
+
+def unregister(name: str) -> None:
+    """Forget a family that :func:`register` added."""
+    _FAMILIES.pop(name, None)
+
+
+def supported() -> tuple[Family, ...]:
+    """Every family that tokens can merge in."""
+    return tuple(_FAMILIES.values())
+
+
+def find_family(model: nn.Module) -> Family | None:
+    """The family of ``model``, by its class or a class it derives from."""
+    names = [known.__name__ for known in type(model).__mro__]
+    return next((family for name in names for family in _FAMILIES.values() if name in family.models), None)
+
+
+def family_of(model: nn.Module) -> Family:
+    """The family of ``model``, or an error that says why there is none."""
+    family = find_family(model)
+    if family is not None:
+        return family
+    name = type(model).__name__
+    if name in _CANNOT_PROFIT:
+        raise UnsupportedModelError(f"{name} cannot profit from merging: {_CANNOT_PROFIT[name]}.")
+    raise UnsupportedModelError(f"{name} is not a model that tomadiff knows. {describe_supported()}")
+
+
+def describe_supported() -> str:
+    """One sentence that lists what is supported."""
+    known = "; ".join(f"{family.title} ({', '.join(family.models)})" for family in _FAMILIES.values())
+    return f"Supported: {known}. Another model takes one small file: see docs/adding/a_model.md."

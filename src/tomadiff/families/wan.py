@@ -1,0 +1,38 @@
+"""Wan 2.1 and 2.2: video, one grid of frames × height × width; regions never cross frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tomadiff.engine.arguments import Rotary
+from tomadiff.families.base import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.merging.grid import Grid
+
+
+def scene(model: Any, call: Call) -> Scene:
+    """Videos ``(B, C, F, H, W)`` that the model cuts into patches."""
+    frames, height, width = (
+        size // patch for size, patch in zip(call.image.shape[-3:], model.config.patch_size, strict=True)
+    )
+    return Scene.flat(Grid(height, width, frames))
+
+
+FAMILY = Family(
+    name="wan",
+    title="Wan",
+    models=("WanTransformer3DModel",),
+    blocks=(
+        Block(
+            "WanTransformerBlock",
+            ops=(
+                Op("attn1", "attention", Rotary("rotary_emb", position=2, axis=1)),
+                Op("attn2", "cross_attention"),
+                Op("ffn", "feed_forward"),
+            ),
+            rotary=Rotary("rotary_emb", position=2, axis=1),
+        ),
+    ),
+    stacks=stacks_named("blocks"),
+    scene=scene,
+    pipelines=("WanPipeline", "WanImageToVideoPipeline"),
+)

@@ -1,0 +1,1 @@
+"""Denoising steps: which one it is, what is due at it, and which are not computed at all."""

@@ -1,0 +1,122 @@
+"""The last outputs of one guidance pass, and the output that follows from them; see :mod:`tomadiff.steps.forecast`.
+
+The forecast at ``t`` is ``y₁ + γ · (t − t₁)/(t₁ − t₀) · (y₁ − y₀)`` with the last two computed outputs. ``γ = 0``
+repeats the last one (order 0), ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast
+``y₁`` best from the outputs before it, so the run itself chooses between the orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+_LARGEST_SHARE = 1.5  # of γ; beyond, the past says little
+_TINY = 1e-20
+
+
+class PassHistory:
+    """The last outputs of one guidance pass.
+
+    At most three are held: two that were computed before, and the one that is being added.
+
+    Args:
+        form: names and shapes of the arguments.
+        output: the first one, which may be a tree: a tensor, a list of samples, a pair, an output class of diffusers.
+    """
+
+    def __init__(self, form: Hashable, output: Any) -> None:
+        self.form, self._structure, self._apart = form, _pytree.tree_structure(output), _has_list(output)
+        self._kept: list[tuple[float, list[Any]]] = []  # the last two computed outputs and their times
+        self._shares: list[Tensor] | None = None  # γ of each tensor, for each of its samples
+
+    def fits(self, output: Any) -> bool:
+        """Whether an output looks like the last one."""
+        leaves, structure = _pytree.tree_flatten(output)
+        last = self._kept[-1][1]
+        return bool(structure == self._structure) and list(map(_looks, leaves)) == list(map(_looks, last))
+
+    def add(self, time: float, output: Any) -> Tensor | None:
+        """Keep a computed output; the error rate of what its forecast would have been, once there is one.
+
+        The rate is relative to the output, per unit of time, of the worst sample, and stays on the device.
+        """
+        leaves, rate = _pytree.tree_leaves(output), None
+        if self._kept and self._kept[-1][0] == time:  # no time has passed, so nothing can be measured
+            self._kept.pop()
+        elif self._shares is not None:
+            errors = [self._error(*pair) for pair in zip(_floats(leaves), self._forecasts(time), strict=True)]
+            rate = torch.cat(errors).max() / abs(time - self._kept[-1][0])
+        if len(self._kept) == 2:
+            self._shares = self._fit(time, leaves)
+        self._kept = [*self._kept[-1:], (time, list(map(_copy, leaves)))]
+        return rate
+
+    def forecast(self, time: float) -> Any:
+        """The output at ``time``, of the same structure and types as a computed one."""
+        new = iter(self._forecasts(time))
+        last = self._kept[-1][1]
+        leaves = [next(new).to(leaf.dtype, copy=True) if _is_float(leaf) else _copy(leaf) for leaf in last]
+        return _pytree.tree_unflatten(leaves, self._structure)
+
+    def _forecasts(self, time: float) -> list[Tensor]:
+        """In float32; without ``γ``, the last output again."""
+        last = _floats(self._kept[-1][1])
+        if self._shares is None or len(self._kept) < 2:
+            return last
+        trends = zip(last, self._trend(time), self._shares, strict=True)
+        return [output + share.view(-1, *[1] * (trend.dim() - 1)) * trend for output, trend, share in trends]
+
+    def _trend(self, time: float) -> list[Tensor]:
+        """How far the line through the last two outputs goes from the last one until ``time``."""
+        (before, older), (then, newer) = self._kept
+        scale = (time - then) / (then - before)
+        return [(new - old) * scale for old, new in zip(_floats(older), _floats(newer), strict=True)]
+
+    def _fit(self, time: float, leaves: list[Any]) -> list[Tensor]:
+        """The share of the trend that went on, by least squares for each sample."""
+        shares = []
+        for new, last, trend in zip(_floats(leaves), _floats(self._kept[-1][1]), self._trend(time), strict=True):
+            along, size = self._sum((new - last) * trend), self._sum(trend * trend)
+            shares.append((along / size.clamp_min(_TINY)).clamp(0.0, _LARGEST_SHARE))
+        return shares
+
+    def _error(self, output: Tensor, forecast: Tensor) -> Tensor:
+        """Relative to the output, for each sample."""
+        return (self._sum((output - forecast).square()) / self._sum(output.square()).clamp_min(_TINY)).sqrt()
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """Over each sample."""
+        return values.flatten(0 if self._apart or values.dim() < 2 else 1).sum(-1).reshape(-1)
+
+
+def needs_grad(output: Any) -> bool:
+    """Whether a graph hangs on an output."""
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in _pytree.tree_leaves(output))
+
+
+def _has_list(output: Any) -> bool:
+    """Whether samples come as a list (Z-Image)."""
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else (output,)
+    return any(isinstance(part, list) for part in parts)
+
+
+def _copy(leaf: Any) -> Any:
+    """Others may write into theirs: schedulers do, and CUDA graphs."""
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _floats(leaves: list[Any]) -> list[Tensor]:
+    """What is forecast, in float32 at least; other tensors and values are given again as they were."""
+    return [leaf.to(torch.promote_types(leaf.dtype, torch.float32)) for leaf in leaves if _is_float(leaf)]
+
+
+def _looks(leaf: Any) -> tuple[object, ...]:
+    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (type(leaf),)

@@ -1,0 +1,1 @@
+"""Settings that are checked, files that are read and written with care."""

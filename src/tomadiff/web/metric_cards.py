@@ -1,0 +1,59 @@
+"""How far two pictures are apart and how long they took, as numbers and as a row of cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from PIL import Image
+
+from tomadiff.evaluation.metrics import distances
+from tomadiff.evaluation.metrics.features import AnyNetwork, PairNetwork, image_features, to_pixels
+from tomadiff.evaluation.metrics.measure import PSNR_CEILING, gives
+from tomadiff.evaluation.metrics.table import metric
+from tomadiff.evaluation.report.markup import Markup, tag
+
+
+def apart(unmerged: Image.Image, merged: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
+    """PSNR, SSIM, and the distance that each network sees, by their names in tables."""
+    images, others = to_pixels([merged]), to_pixels([unmerged])
+    found = {
+        "psnr": min(float(distances.psnr(images, others)), PSNR_CEILING),
+        "ssim": float(distances.ssim(images, others)),
+    }
+    for name, network in networks.items():
+        found[gives(name).pair or name] = _seen(network, unmerged, merged)
+    return found
+
+
+def _seen(network: AnyNetwork, unmerged: Image.Image, merged: Image.Image) -> float:
+    if isinstance(network, PairNetwork):
+        return float(network.distances(to_pixels([merged]), to_pixels([unmerged])))
+    features = image_features(network, [merged, unmerged])
+    return float(distances.cosine_distance(features[:1], features[1:]))
+
+
+def written(name: str, value: float) -> str:
+    """A metric's value with its digits; equal pictures are infinitely many decibels apart."""
+    return "equal" if name == "psnr" and value >= PSNR_CEILING else f"{value:.{metric(name).digits}f}"
+
+
+def cards(before: float, after: float, numbers: Mapping[str, float], reused: bool = False) -> Markup:
+    """A row of cards: both times in seconds, the speed-up, and every number.
+
+    Args:
+        before: seconds of the unmerged picture.
+        after: seconds of the merged one.
+        numbers: by name; see :func:`apart`.
+        reused: whether the unmerged picture, and so its time, is from before.
+    """
+    times = [
+        _card(f"{before:.2f} s", "unmerged" + (", kept" if reused else "")),
+        _card(f"{after:.2f} s", "merged"),
+        _card(f"{before / after:.2f}×", "speed-up"),
+    ]
+    quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in numbers.items()]
+    return tag("dl", times, quality, class_="cards")
+
+
+def _card(value: str, title: str, about: str | None = None) -> Markup:
+    return tag("div", tag("dd", value), tag("dt", title), title=about, class_="card")

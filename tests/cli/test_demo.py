@@ -1,0 +1,74 @@
+"""``tomadiff demo`` and ``tomadiff report``, on a tiny pipeline and on none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tests import tiny
+from tests.evaluation.drawn import painted_run
+from tomadiff.cli.main import app
+from tomadiff.embedded import MissingWeightsError
+from tomadiff.evaluation.runs import models
+
+WIDE = {"COLUMNS": "200"}
+
+
+def missing(*_: Any, **__: Any) -> Any:
+    raise MissingWeightsError("not here")
+
+
+def test_without_weights_a_landscape_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "load", missing)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)], env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert "landscape stands in" in result.output
+    assert "ToMA on a picture of 64×64 tokens" in result.output
+    assert "4096" in result.output
+    with Image.open(tmp_path / "merge_map.png") as picture:
+        assert picture.width > picture.height
+
+
+def test_with_weights_everything_is_written_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tiny.build("sdxl")
+    small.pipe.set_progress_bar_config(disable=True)
+    monkeypatch.setattr(models, "load", lambda *_, **__: small.pipe)
+    monkeypatch.setattr(models, "settings", lambda _: {**small.settings, "num_inference_steps": 2})
+    asked = [
+        "demo",
+        "--out",
+        str(tmp_path),
+        "--prompt",
+        "a fox",
+        "--prompt",
+        "<script>",
+    ]
+    result = CliRunner().invoke(app, asked, env=WIDE)
+    assert result.exit_code == 0, result.output
+    for name in ("index.html", "grid.png", "merge_map.png"):
+        assert name in result.output
+        assert (tmp_path / name).stat().st_size > 1000
+    assert result.output.count("×") == 3
+    again = CliRunner().invoke(app, asked, env=WIDE)  # in the same folder, and anew
+    assert again.exit_code == 0, again.output
+
+
+def test_report_writes_the_page_next_to_its_table(tmp_path: Path) -> None:
+    run = painted_run(tmp_path / "run")
+    out = tmp_path / "made" / "page.html"
+    result = CliRunner().invoke(app, ["report", str(run.folder), "--out", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert Path(told["page"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert Path(told["table"]).read_text(encoding="utf-8").startswith("# Token merging")
+    assert len(told["runs"]["run"]["rows"]) == 4
+
+
+def test_report_of_nothing_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is not a run" in result.output
+    assert "Traceback" not in result.output
