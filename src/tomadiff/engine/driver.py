@@ -24,10 +24,8 @@ _BETWEEN = (  # modules whose code lies between a loop and the model that it cal
     "peft.",
     "diffusers.models.",
     "diffusers.hooks.",
-    "tomadiff.engine.around",
-    "tomadiff.engine.driver",
-    "tomadiff.steps.forecast",
-    "tomadiff.engine.hooks",
+    "tomadiff.engine.",
+    "tomadiff.steps.",
     "tomadiff.patch",
 )
 
