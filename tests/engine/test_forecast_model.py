@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import tomadiff
 from tests import denoisers, tiny
-from tests.test_driver import generate_by_blocks, modular
-from tests.test_forecast import CountReads
+from tests.engine.test_driver import generate_by_blocks, modular
+from tests.steps.test_forecast import CountReads
 from tomadiff import Forecast
 from tomadiff.errors import PatchError, SettingError
 

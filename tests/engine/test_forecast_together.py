@@ -13,9 +13,9 @@ from torch import Tensor
 
 import tomadiff
 from tests import tiny
+from tests.engine.test_forecast_model import EVERY, counted
 from tests.families.test_pipelines import WAYS
 from tests.families.test_together import CACHES, OFFLOADING, _add_lora, _give_ip_adapter
-from tests.test_forecast_model import EVERY, counted
 from tomadiff import Forecast
 from tomadiff.errors import PatchError
 

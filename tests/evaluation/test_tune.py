@@ -74,7 +74,8 @@ def test_a_setting_that_fails_is_out_and_the_search_goes_on(
 def test_what_a_family_has_by_default_is_not_tried_twice() -> None:
     flux, sdxl = (family_of(tiny.build(name).model) for name in ("flux", "sdxl"))
     names = {
-        family.name: {one.name.partition(",")[0] for one in tune.settings(20, family=family)} for family in (flux, sdxl)
+        family.name: {one.name.partition(",")[0] for one in search.settings(20, family=family)}
+        for family in (flux, sdxl)
     }
     assert names[sdxl.name] - names[flux.name] == {"shared quota"}
 
