@@ -13,23 +13,23 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from tomadiff.cost import guard as guarding
-from tomadiff.families.base import Family
-from tomadiff.families.registry import describe_supported, family_of, find_family, supported
 from tomadiff.cost.budget import Budget, Choice
-from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
-from tomadiff.steps.forecast import Forecast, Pattern
 from tomadiff.engine.controlnet import MARK as CONTROL
 from tomadiff.engine.controlnet import ForecastControl
 from tomadiff.engine.forecast import MARK as FORECAST
 from tomadiff.engine.forecast import ForecastModel, require_no_cache
 from tomadiff.engine.hooks import unwrap
+from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
+from tomadiff.engine.planner import Planner
+from tomadiff.engine.report import Report
+from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
+from tomadiff.families.base import Family
+from tomadiff.families.registry import describe_supported, family_of, find_family, supported
+from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
-from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
-from tomadiff.merging.plan import Plan
-from tomadiff.engine.planner import Planner
 from tomadiff.presets import Preset
-from tomadiff.engine.report import Report
+from tomadiff.steps.forecast import Forecast, Pattern
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.settings import Ratio, Rule, checked
 

@@ -12,13 +12,13 @@ import torch
 import tomadiff
 from tests import tiny
 from tomadiff import ToMA, embedded
-from tomadiff.adapters.registry import family_of
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.runs.dry_run import Rehearsal, rehearse
 from tomadiff.evaluation.runs.generate import Question, Variant
 from tomadiff.evaluation.runs.prompts import emoji_prompts
 from tomadiff.evaluation.tune import search
 from tomadiff.evaluation.tune.trials import Candidate, Trials
+from tomadiff.families.registry import family_of
 from tomadiff.presets import Preset
 
 PAIRS = [(prompt, 0) for prompt in emoji_prompts()[:2]]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from tomadiff.evaluation.report.figures import MergeSample
-    from tomadiff.evaluation.runs.record import Run
     from tomadiff.evaluation.report.report import Told
+    from tomadiff.evaluation.runs.record import Run
 
 RATIOS = (0.25, 0.5, 0.75)
 PROMPTS = (
@@ -72,8 +72,8 @@ def _pipeline(
     pipe: Any, model: str, out: Path, prompts: Sequence[str], seed: int, steps: int | None, console: Console
 ) -> None:
     from tomadiff.cli.report import write
-    from tomadiff.evaluation.runs.generate import call_of
     from tomadiff.evaluation.report.report import Figure, tell
+    from tomadiff.evaluation.runs.generate import call_of
 
     call = call_of(model, pipe, steps=steps)
     run = _drawn(pipe, model, call, out / "run", prompts, seed)
@@ -93,12 +93,12 @@ def _pipeline(
 
 def _drawn(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: Sequence[str], seed: int) -> Run:
     """Draw all pictures anew (times of another day would mislead) and measure their pixels."""
-    from tomadiff.evaluation.runs import models
-    from tomadiff.evaluation.runs.generate import answer, bar, questions, variants
     from tomadiff.evaluation.metrics.measure import measure
-    from tomadiff.evaluation.runs.record import Run
+    from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.dry_run import meter
     from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.generate import answer, bar, questions, variants
+    from tomadiff.evaluation.runs.record import Run
 
     if (folder / "run.json").is_file():
         shutil.rmtree(folder)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from tomadiff.engine.around import Around
-from tomadiff.steps.clock import Clock
 from tomadiff.engine.driver import find_driver
 from tomadiff.engine.forecast import ForecastModel, form_of, time_of
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
+from tomadiff.steps.clock import Clock
 
 MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
 

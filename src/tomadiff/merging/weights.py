@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from tomadiff import kernels as fast
-from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, worth
 from tomadiff.errors import SettingError
-from tomadiff.merging.grid import Grid, Layout, Regions
 from tomadiff.kernels import Choice
+from tomadiff.merging.grid import Grid, Layout, Regions
 from tomadiff.merging.plan import Destinations, MergePlan, Share, by_group, group_count
+from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, worth
 from tomadiff.merging.select import Selection, Selector, as_cosines, cosines, inner_products
 from tomadiff.merging.unmerge import PULL, Unmerge, unmerge_matrix
 

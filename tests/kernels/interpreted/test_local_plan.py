@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, ToMA
-from tomadiff.merging.quota import AllottedPlan
 from tomadiff.merging.grid import Regions
 from tomadiff.merging.plan import MergePlan, by_group, group_count
+from tomadiff.merging.quota import AllottedPlan
 from tomadiff.merging.select import FacilityLocation, cosines
 from tomadiff.merging.unmerge import Unmerge
 
