@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import tomadiff
 from tests import tiny
+from tests.engine.test_forecast_model import EVERY, counted
 from tests.families.test_pipelines import _controlled, _picture
-from tests.test_forecast_model import EVERY, counted
 from tomadiff import Forecast
 
 STEPS = 8
