@@ -35,7 +35,7 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     "best_out": "fp32",
     "near": "fp32",
     "worth": "fp32",
-    "quotas": "i64",
+    "starts": "i64",
     **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual")),
 }
 LOCAL_PLAN = {
@@ -47,7 +47,7 @@ LOCAL_PLAN = {
     ", shared weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True, "SHARES": True},
 }
 # Numbers of which nothing is known; others divide by 16.
-SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix"}
+SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix", "merged_count"}
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,11 @@ def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
         for name, parts in LOCAL_PLAN.items():
             kernel, sizes = local_plan.tuning(length, size, weighs=parts["WEIGHS"])
             yield _program(f"local_plan{name}", length, dtype, kernel, parts, sizes)
-    exact = {"PRECISION": "ieee"}
-    yield _program("merge", length, dtype, merge.merge, exact, merge.tuning(kept, length, size))
-    sizes = merge.tuning(length, kept, size)
-    yield _program("unmerge_add", length, dtype, merge.unmerge_add, exact | {"WITH_RESIDUAL": True}, sizes)
+    for name, shares in (("", False), (", shared", True)):
+        parts, rows = {"PRECISION": "ieee", "SHARES": shares}, length if shares else kept
+        yield _program(f"merge{name}", length, dtype, merge.merge, parts, merge.tuning(rows, length, size))
+        parts, sizes = parts | {"WITH_RESIDUAL": True}, merge.tuning(length, rows, size)
+        yield _program(f"unmerge_add{name}", length, dtype, merge.unmerge_add, parts, sizes)
 
 
 def _program(

@@ -41,8 +41,7 @@ def test_all_kernels_are_compiled_for_all_lengths() -> None:
         "facility_location",
         "merge_weights of cosines",
         "merge_weights of tokens",
-        "merge",
-        "unmerge_add",
+        *(f"{name}{part}" for name in ("merge", "unmerge_add") for part in ("", ", shared")),
     }
     short = {
         f"local_plan{part}"

@@ -133,14 +133,16 @@ def _attention_on_cpu(query: tuple[int, ...], key: tuple[int, ...], value: tuple
 
 # ---------------------------------------------------------------------------------------------- our kernels
 @register_flop_formula(torch.ops.tomadiff.merge)
-def _merge_flops(tokens: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
-    """Of ``(B, N, C)`` tokens by a matrix ``(b, R, k, L)``; counters hand over shapes."""
-    return 2 * tokens[0] * prod(matrix[1:]) * tokens[2]
+def _merge_flops(tokens: Shape, matrix: Shape, _: Shape, starts: Shape | None = None, count: int = 0, **__: Any) -> int:
+    """Of ``(B, N, C)`` tokens by the rows of a matrix ``(b, R, k, L)``; counters hand over shapes."""
+    rows = prod(matrix[1:3]) if starts is None else count
+    return 2 * tokens[0] * rows * matrix[3] * tokens[2]
 
 
 @register_flop_formula(torch.ops.tomadiff.unmerge_add)
 def _unmerge_flops(merged: Shape, matrix: Shape, *_: Any, **__: Any) -> int:
-    return _merge_flops(merged, matrix)
+    """Of ``(B, K, C)`` merged tokens by the columns of a matrix ``(b, R, L, k)``."""
+    return 2 * prod(merged) * matrix[2]
 
 
 @register_flop_formula(torch.ops.tomadiff.local_plan)

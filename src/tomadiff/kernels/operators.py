@@ -108,7 +108,7 @@ def local_plan(
     count: int,
     temperature: float,
     pull: float | None,
-    quotas: Tensor | None = None,
+    starts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A plan inside regions, as ``weights.choose_destinations`` and ``weights.weigh`` make it by facility location.
 
@@ -121,7 +121,7 @@ def local_plan(
         count: ``k``, destinations per region.
         temperature: of the softmax.
         pull: of least squares towards the transpose, see ``unmerging.least_squares``; ``None`` takes the transpose.
-        quotas: ``(B, R)`` how many of its ``places`` each region keeps, the first ones; ``None`` keeps all.
+        starts: as in :func:`merge`, for regions that keep the first of their ``places`` alone; ``None`` keeps all.
 
     Returns:
         ``places`` ``(B, R, k)``, ``merge`` ``(B, R, k, L)``, ``unmerge`` ``(B, R, L, k)``, ``mass`` ``(B, R, k)``, and
@@ -132,9 +132,9 @@ def local_plan(
     samples = tokens.shape[0]
     if samples % groups or (places is not None and groups != samples):
         raise ShapeError(f"{samples} samples cannot be planned in {groups} groups.")
-    if quotas is not None and places is None:
-        raise SettingError("Quotas are of places that are known; local_choice gives them.")
-    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull, quotas)
+    if starts is not None and places is None:
+        raise SettingError("Regions keep some of the places that are known; local_choice gives them.")
+    return launch(_rows(tokens), index, mask, places, groups, count, temperature, pull, starts)
 
 
 @local_plan.register_fake
@@ -147,7 +147,7 @@ def _(
     count: int,
     temperature: float,  # noqa: ARG001
     pull: float | None,  # noqa: ARG001
-    quotas: Tensor | None = None,  # noqa: ARG001
+    starts: Tensor | None = None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     samples, (regions, length) = tokens.shape[0], index.shape
     return (
@@ -188,26 +188,39 @@ def _(tokens: Tensor, index: Tensor, mask: Tensor, groups: int) -> tuple[Tensor,
 
 # ---------------------------------------------------------------------------------------------- merge
 @custom_op("tomadiff::merge", mutates_args=())
-def merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
+def merge(tokens: Tensor, matrix: Tensor, index: Tensor, starts: Tensor | None = None, count: int = 0) -> Tensor:
     """Merge as ``MergePlan.merge`` does, reading tokens where they lie in raster order.
 
     Args:
         tokens: ``(B, N, C)``.
         matrix: ``(b, R, k, L)``, of the same dtype; ``B`` is a multiple of ``b``.
         index: ``(R, L)`` raster index of every place.
+        starts: ``(b, R + 1)`` where the merged tokens of each region begin, and where the last ones end, for regions
+            that keep only the first of their ``k``; ``None``: all of them.
+        count: ``K``, how many merged tokens there are then.
 
     Returns:
-        ``(B, R·k, C)``.
+        ``(B, K, C)``, ``K = R·k`` without ``starts``.
     """
     from tomadiff.kernels.programs.merge import launch_merge
 
     _require_match(tokens, matrix)
-    return launch_merge(_rows(tokens), matrix.contiguous(), index)
+    return launch_merge(_rows(tokens), matrix.contiguous(), index, starts, _merged_count(matrix, starts, count))
 
 
 @merge.register_fake
-def _(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001 - as the real one
-    return tokens.new_empty(tokens.shape[0], matrix.shape[1] * matrix.shape[2], tokens.shape[2])
+def _(
+    tokens: Tensor,
+    matrix: Tensor,
+    index: Tensor,  # noqa: ARG001 - as the real one
+    starts: Tensor | None = None,
+    count: int = 0,
+) -> Tensor:
+    return tokens.new_empty(tokens.shape[0], _merged_count(matrix, starts, count), tokens.shape[2])
+
+
+def _merged_count(matrix: Tensor, starts: Tensor | None, count: int) -> int:
+    return matrix.shape[1] * matrix.shape[2] if starts is None else count
 
 
 # ---------------------------------------------------------------------------------------------- unmerge_add
@@ -219,16 +232,18 @@ def unmerge_add(
     mask: Tensor,
     count: int,
     residual: Tensor | None,
+    starts: Tensor | None = None,
 ) -> Tensor:
     """``residual + unmerge(merged)`` as ``MergePlan.unmerge`` does, written in raster order.
 
     Args:
-        merged: ``(B, R·k, C)``.
+        merged: ``(B, K, C)``, ``K = R·k`` without ``starts``.
         matrix: ``(b, R, L, k)``, of the same dtype; ``B`` is a multiple of ``b``.
         index: ``(R, L)`` raster index of every place.
         mask: ``(R, L)`` true for real tokens.
         count: ``N``, tokens of the grid.
         residual: ``(B, N, C)`` or ``None`` for nothing to add.
+        starts: as in :func:`merge`.
 
     Returns:
         ``(B, N, C)``, rounded once: sums and products are float32.
@@ -236,9 +251,10 @@ def unmerge_add(
     from tomadiff.kernels.programs.merge import launch_unmerge_add
 
     _require_match(merged, matrix)
-    _require_kept(merged, matrix)
+    if starts is None:
+        _require_kept(merged, matrix)
     there = None if residual is None else _rows(residual)
-    return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there)
+    return launch_unmerge_add(_rows(merged), matrix.contiguous(), index, mask, count, there, starts)
 
 
 @unmerge_add.register_fake
@@ -249,6 +265,7 @@ def _(
     mask: Tensor,  # noqa: ARG001
     count: int,
     residual: Tensor | None,  # noqa: ARG001
+    starts: Tensor | None = None,  # noqa: ARG001
 ) -> Tensor:
     return merged.new_empty(merged.shape[0], count, merged.shape[2])
 

@@ -224,9 +224,8 @@ class MergePlan(Plan):
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``: weighted averages, region by region."""
-        if self._fits_kernel(tokens, self.tokens):
-            merged: Tensor = kernels.merge(tokens, self.merge_matrix, self.layout.index)
-            return merged
+        if self.fits_kernel(tokens, self.tokens):
+            return self.merge_fused(tokens)
         parts = self.layout.split(tokens)
         merged = torch.matmul(_fit(self.merge_matrix, parts.shape[0]), parts)
         return merged.reshape(parts.shape[0], self.kept, parts.shape[-1])
@@ -236,28 +235,38 @@ class MergePlan(Plan):
         layout = self.layout
         if merged.shape[1] != self.kept:
             raise ShapeError(f"Got {merged.shape[1]} merged tokens for a plan that keeps {self.kept}.")
-        if self._fits_kernel(merged, self.kept):
-            return self._unmerge_fused(merged, None)
+        if self.fits_kernel(merged, self.kept):
+            return self.unmerge_fused(merged, None)
         parts = merged.reshape(merged.shape[0], layout.regions, -1, merged.shape[-1])
         return layout.join(torch.matmul(_fit(self.unmerge_matrix, parts.shape[0]), parts))
 
     def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
         """See :meth:`Plan.unmerge_add`."""
-        if self._fits_kernel(merged, self.kept) and residual.dtype == merged.dtype and not _wants_grad(residual):
-            return self._unmerge_fused(merged, residual)
+        if self.fits_kernel(merged, self.kept, residual):
+            return self.unmerge_fused(merged, residual)
         return super().unmerge_add(merged, residual)
 
-    def _unmerge_fused(self, merged: Tensor, residual: Tensor | None) -> Tensor:
+    def merge_fused(self, tokens: Tensor, starts: Tensor | None = None, count: int = 0) -> Tensor:
+        """Merge by a kernel; for ``starts`` and ``count`` see :func:`tomadiff.kernels.merge`."""
+        merged: Tensor = kernels.merge(tokens, self.merge_matrix, self.layout.index, starts, count)
+        return merged
+
+    def unmerge_fused(self, merged: Tensor, residual: Tensor | None, starts: Tensor | None = None) -> Tensor:
+        """Unmerge by a kernel, and add what is there."""
         matrix, layout = self.unmerge_matrix, self.layout
-        tokens: Tensor = kernels.unmerge_add(merged, matrix, layout.index, layout.mask, self.tokens, residual)
+        tokens: Tensor = kernels.unmerge_add(merged, matrix, layout.index, layout.mask, self.tokens, residual, starts)
         return tokens
 
-    def _fits_kernel(self, tokens: Tensor, count: int) -> bool:
-        """Other shapes get torch's error; other dtypes occur only under autocast, which knows torch's products.
+    def fits_kernel(self, tokens: Tensor, count: int, residual: Tensor | None = None) -> bool:
+        """Whether kernels can merge or unmerge ``tokens``, of which there should be ``count``.
+
+        Other shapes get torch's error; other dtypes occur only under autocast, which knows torch's products.
 
         Kernels have no gradients. Sites never merge where some are wanted, but a plan may be used alone.
         """
         fits = self.fused and tokens.shape[1] == count and tokens.dtype == self.merge_matrix.dtype
+        if residual is not None:
+            fits = fits and residual.dtype == tokens.dtype and not _wants_grad(residual)
         return fits and not _wants_grad(tokens) and not _wants_grad(self.merge_matrix)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MergePlan:

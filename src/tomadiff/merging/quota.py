@@ -56,20 +56,23 @@ class AllottedPlan(Plan):
         take: ``(B·K,)`` the same, counted through all samples.
         give: ``(B·R·k,)`` for every candidate the merged token that stands for it: its own, or one of the same region,
             whose weight there is zero.
+        starts: ``(B, R + 1)`` where the merged tokens of each region begin, and where the last ones end; for kernels.
     """
 
     whole: MergePlan
     rows: Tensor
     take: Tensor
     give: Tensor
+    starts: Tensor
 
     @classmethod
-    def of(cls, whole: MergePlan, rows: Tensor) -> AllottedPlan:
-        """Keep ``rows`` ``(B, K)`` of the candidates of ``whole``."""
+    def of(cls, whole: MergePlan, rows: Tensor, starts: Tensor | None = None) -> AllottedPlan:
+        """Keep ``rows`` ``(B, K)`` of the candidates of ``whole``; of every region, these are the first ones."""
         kept = is_kept(rows, whole.kept)
         sample = torch.arange(rows.shape[0], device=rows.device)[:, None]
         take, give = rows + sample * whole.kept, kept.cumsum(1) - 1 + sample * rows.shape[1]
-        return cls(whole, rows, take.flatten(), give.flatten())
+        starts = starts_of(rows, whole.layout.regions, whole.per_region) if starts is None else starts
+        return cls(whole, rows, take.flatten(), give.flatten(), starts)
 
     @property
     def grid(self) -> Grid:
@@ -114,11 +117,11 @@ class AllottedPlan(Plan):
     @property
     def state(self) -> list[Tensor]:
         """See :class:`Plan`."""
-        return [*self.whole.state, self.rows, self.take, self.give]
+        return [*self.whole.state, self.rows, self.take, self.give, self.starts]
 
     def renew(self, state: Sequence[Tensor]) -> None:
         """See :class:`Plan`."""
-        *inner, self.rows, self.take, self.give = state
+        *inner, self.rows, self.take, self.give, self.starts = state
         self.whole.renew(inner)
 
     @property
@@ -132,14 +135,20 @@ class AllottedPlan(Plan):
 
     def merge(self, tokens: Tensor) -> Tensor:
         """See :class:`Plan`."""
+        if self.whole.fits_kernel(tokens, self.tokens):
+            return self.whole.merge_fused(tokens, self.starts, self.kept)
         return self._gather(self.whole.merge(tokens), self.take)
 
     def unmerge(self, merged: Tensor) -> Tensor:
         """See :class:`Plan`."""
+        if self.whole.fits_kernel(merged, self.kept):
+            return self.whole.unmerge_fused(merged, None, self.starts)
         return self.whole.unmerge(self._spread(merged))
 
     def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
         """See :class:`Plan`."""
+        if self.whole.fits_kernel(merged, self.kept, residual):
+            return self.whole.unmerge_fused(merged, residual, self.starts)
         return self.whole.unmerge_add(self._spread(merged), residual)
 
     def _spread(self, merged: Tensor) -> Tensor:
@@ -172,6 +181,12 @@ class AllottedPlan(Plan):
 
 DensePlan = MergePlan | AllottedPlan
 """Plans whose merging is a dense product: of all destinations of a region, or of those that it was allotted."""
+
+
+def starts_of(rows: Tensor, regions: int, candidates: int) -> Tensor:
+    """``(B, K)`` → ``(B, R + 1)``: how many ``rows`` come before those of each region, and how many there are."""
+    edges = torch.arange(regions + 1, device=rows.device) * candidates
+    return torch.searchsorted(rows, edges.expand(rows.shape[0], -1).contiguous())
 
 
 def is_kept(rows: Tensor, candidates: int) -> Tensor:

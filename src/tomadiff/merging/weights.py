@@ -17,7 +17,7 @@ from tomadiff.errors import SettingError
 from tomadiff.kernels import Choice
 from tomadiff.merging.grid import Grid, Layout, Regions
 from tomadiff.merging.plan import Destinations, MergePlan, Share, by_group, group_count
-from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, worth
+from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, starts_of, worth
 from tomadiff.merging.select import Selection, Selector, as_cosines, cosines, inner_products
 from tomadiff.merging.unmerge import PULL, Unmerge, unmerge_matrix
 
@@ -229,14 +229,12 @@ def local_plan(
         rows: ``(B, K)`` those of them that are kept; ``None`` keeps all.
     """
     alone, pull = groups if places is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
-    quotas = None
-    if rows is not None:
-        quotas = is_kept(rows, layout.regions * count).view(-1, layout.regions, count).sum(-1)
+    starts = None if rows is None else starts_of(rows, layout.regions, count)
     found, merge, spread, mass, near = fast.local_plan(
-        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull, quotas
+        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull, starts
     )
     plan = MergePlan(layout, found, merge, spread, mass.flatten(1), near.sum(-1), groups == 1, fused=True)
-    return plan if rows is None else AllottedPlan.of(plan, rows)
+    return plan if rows is None else AllottedPlan.of(plan, rows, starts)
 
 
 def shared_plan(tokens: Tensor, layout: Layout, ratio: float, groups: int, unmerge: Unmerge) -> DensePlan:

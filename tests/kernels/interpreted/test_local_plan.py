@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +50,17 @@ def check_shared(tokens: Tensor, grid: Grid, ratio: float = 0.5, passes: int = 1
     assert quotas[: len(plan.rows)] == quotas[len(plan.rows) :]
     assert len({quota for own in quotas for quota in own.values()}) > 1, "regions keep different numbers"
     assert torch.equal(fast.reweigh(plan, tokens).whole.merge_matrix, plan.whole.merge_matrix)
+    assert_merged(plan, tokens.nan_to_num())
     return plan
+
+
+def assert_merged(fast: AllottedPlan, tokens: Tensor) -> None:
+    """Kernels read and write the merged tokens of regions that keep different numbers."""
+    slow = replace(fast, whole=replace(fast.whole, fused=False))
+    merged, tolerance = slow.merge(tokens), 4 * TOLERANCE[tokens.dtype]  # tokens are about four
+    pairs = ((fast.merge(tokens), merged), (fast.unmerge_add(merged, tokens), slow.unmerge_add(merged, tokens)))
+    for mine, expected in (*pairs, (fast.unmerge(merged), slow.unmerge(merged))):
+        torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
 
 
 def assert_greedy(plan: MergePlan, tokens: Tensor, groups: int) -> None:

@@ -39,7 +39,7 @@ def local_plan(
     mass,
     near,
     worth,
-    quotas,
+    starts,
     temperature,
     pull,
     groups,
@@ -94,7 +94,8 @@ def local_plan(
         where = group * regions + region
         order = rank
         if SHARES:
-            quota = tl.load(quotas + where).to(tl.int32)
+            begin = starts + where + group  # one more than regions for every sample
+            quota = (tl.load(begin + 1) - tl.load(begin)).to(tl.int32)
             rank = tl.where(order < quota, order, -1)
         else:
             quota = kept
@@ -272,7 +273,7 @@ def launch(
     kept: int,
     temperature: float,
     pull: float | None,
-    quotas: Tensor | None,
+    starts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :func:`tomadiff.kernels.local_plan`."""
     samples, (regions, length) = tokens.shape[0], index.shape
@@ -287,10 +288,10 @@ def launch(
         _choose(tokens, index, mask, chosen, near, groups)
     kernel, sizes = tuning(length, tokens.element_size())
     kernel[(samples * regions,)](
-        tokens, index, mask, chosen, merge, unmerge, mass, near, near, near if quotas is None else quotas,
+        tokens, index, mask, chosen, merge, unmerge, mass, near, near, near if starts is None else starts,
         temperature, pull or 0.0, samples, 1, regions, length, kept, tokens.shape[2], tokens.shape[1],
         tokens.stride(0), tokens.stride(1), CHOOSES=places is None and not together, WEIGHS=True,
-        FITS=pull is not None, SHARES=quotas is not None, **sizes,
+        FITS=pull is not None, SHARES=starts is not None, **sizes,
     )  # fmt: skip
     return chosen, merge, unmerge, mass, near
 

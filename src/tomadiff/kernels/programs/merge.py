@@ -21,34 +21,39 @@ def merge(
     tokens,
     matrix,
     index,
+    starts,
     merged,
     regions,
     length,
     kept,
     channels,
     samples_of_matrix,
+    merged_count,
     sample_stride,
     token_stride,
+    SHARES: tl.constexpr,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
     CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``merged[b, r·kept + i] = Σ_l matrix[b, r, i, l] · tokens[b, index[r, l]]``."""
+    """``merged[b, first(r) + i] = Σ_l matrix[b, r, i, l] · tokens[b, index[r, l]]``; see :func:`_rows_of`."""
     group = tl.program_id(0).to(tl.int64)
     sample, region = group // regions, group % regions
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    matrix += (sample % samples_of_matrix * regions + region) * kept * length
+    own = sample % samples_of_matrix
+    first, quota = _rows_of(starts, own, region, regions, kept, SHARES)
+    matrix += (own * regions + region) * kept * length
     tokens += sample * sample_stride
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     for start in range(0, length, INNER):
         place = start + tl.arange(0, INNER)
         raster = tl.load(index + region * length + place, place < length, 0)
         rows = tokens + raster[:, None] * token_stride
-        total = _add_product(total, matrix, row, place, kept, length, rows, channel, channels, PRECISION)
-    target = merged + (group * kept + row)[:, None] * channels + channel[None, :]
-    inside = (row < kept)[:, None] & (channel < channels)[None, :]
+        total = _add_product(total, matrix, length, row, place, quota, length, rows, channel, channels, PRECISION)
+    target = merged + (sample * merged_count + first + row)[:, None] * channels + channel[None, :]
+    inside = (row < quota)[:, None] & (channel < channels)[None, :]
     tl.store(target, total.to(merged.dtype.element_ty), inside)
 
 
@@ -58,6 +63,7 @@ def unmerge_add(
     matrix,
     index,
     mask,
+    starts,
     residual,
     tokens,
     regions,
@@ -71,23 +77,26 @@ def unmerge_add(
     token_stride,
     count,
     WITH_RESIDUAL: tl.constexpr,
+    SHARES: tl.constexpr,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
     CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``tokens[b, index[r, l]] = residual[…] + Σ_i matrix[b, r, l, i] · merged[b, r·kept + i]``."""
+    """``tokens[b, index[r, l]] = residual[…] + Σ_i matrix[b, r, l, i] · merged[b, first(r) + i]``."""
     group = tl.program_id(0).to(tl.int64)
     sample, region = group // regions, group % regions
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    matrix += (sample % samples_of_matrix * regions + region) * kept * length
-    merged += sample * merged_stride + region * kept * merged_token_stride
+    own = sample % samples_of_matrix
+    first, quota = _rows_of(starts, own, region, regions, kept, SHARES)
+    matrix += (own * regions + region) * kept * length
+    merged += sample * merged_stride + first * merged_token_stride
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for start in range(0, kept, INNER):
+    for start in range(0, quota, INNER):
         place = start + tl.arange(0, INNER)
         rows = merged + place[:, None] * merged_token_stride
-        total = _add_product(total, matrix, row, place, length, kept, rows, channel, channels, PRECISION)
+        total = _add_product(total, matrix, kept, row, place, length, quota, rows, channel, channels, PRECISION)
     real = tl.load(mask + region * length + row, row < length, 0) != 0  # padding has no place in raster order
     raster = tl.load(index + region * length + row, real, 0)
     inside = real[:, None] & (channel < channels)[None, :]
@@ -99,10 +108,23 @@ def unmerge_add(
 
 
 @triton.jit
-def _add_product(total, matrix, row, inner, rows, length, tokens, channel, channels, PRECISION: tl.constexpr):
+def _rows_of(starts, sample, region, regions, kept, SHARES: tl.constexpr):
+    """The first merged token of a region, and how many it has: ``kept`` of all, or as many as it was allotted."""
+    if SHARES:
+        starts += sample * (regions + 1) + region
+        first = tl.load(starts)
+        quota = (tl.load(starts + 1) - first).to(tl.int32)
+    else:
+        first = region * kept
+        quota = kept
+    return first, quota
+
+
+@triton.jit
+def _add_product(total, matrix, stride, row, inner, rows, length, tokens, channel, channels, PRECISION: tl.constexpr):
     """Add to ``total`` one block of a ``(rows, length)`` matrix times the tokens at the pointers ``tokens``."""
     weigh = (row < rows)[:, None] & (inner < length)[None, :]
-    weights = tl.load(matrix + row[:, None] * length + inner[None, :], weigh, 0.0)
+    weights = tl.load(matrix + row[:, None] * stride + inner[None, :], weigh, 0.0)
     here = (inner < length)[:, None] & (channel < channels)[None, :]
     return tl.dot(weights, tl.load(tokens + channel[None, :], here, 0.0), total, input_precision=PRECISION)
 
@@ -115,23 +137,26 @@ def tuning(rows: int, inner: int, element_size: int) -> dict[str, int]:
     return {"ROWS": high, "INNER": deep, "CHANNELS": 64, "num_warps": 4}
 
 
-def launch_merge(tokens: Tensor, matrix: Tensor, index: Tensor) -> Tensor:
+def launch_merge(tokens: Tensor, matrix: Tensor, index: Tensor, starts: Tensor | None, count: int) -> Tensor:
     """See :func:`tomadiff.kernels.merge`."""
     (samples_of_matrix, regions, kept, length), (samples, _, channels) = matrix.shape, tokens.shape
-    merged = tokens.new_empty(samples, regions * kept, channels)
+    merged = tokens.new_empty(samples, count, channels)
     sizes = tuning(kept, length, tokens.element_size())
     merge[grid_of(samples * regions, channels, kept, sizes)](
         tokens,
         matrix,
         index,
+        index if starts is None else starts,  # not read if absent
         merged,
         regions,
         length,
         kept,
         channels,
         samples_of_matrix,
+        count,
         tokens.stride(0),
         tokens.stride(1),
+        SHARES=starts is not None,
         PRECISION=precision(),
         **sizes,
     )
@@ -145,6 +170,7 @@ def launch_unmerge_add(
     mask: Tensor,
     count: int,
     residual: Tensor | None,
+    starts: Tensor | None,
 ) -> Tensor:
     """See :func:`tomadiff.kernels.unmerge_add`."""
     (samples_of_matrix, regions, length, kept), (samples, _, channels) = matrix.shape, merged.shape
@@ -156,7 +182,8 @@ def launch_unmerge_add(
         matrix,
         index,
         mask,
-        there,  # never read if absent
+        index if starts is None else starts,
+        there,  # not read if absent
         tokens,
         regions,
         length,
@@ -169,6 +196,7 @@ def launch_unmerge_add(
         there.stride(1),
         count,
         WITH_RESIDUAL=residual is not None,
+        SHARES=starts is not None,
         PRECISION=precision(),
         **sizes,
     )
