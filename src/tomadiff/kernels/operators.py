@@ -171,7 +171,7 @@ def local_choice(tokens: Tensor, index: Tensor, mask: Tensor, groups: int) -> tu
         groups: of samples that share their destinations; sample ``s`` is of group ``s % groups``.
 
     Returns:
-        ``places`` and, as ``allotment.worth`` says it, ``worth``, both ``(B, R, L)``.
+        ``places`` and, as ``quota.worth`` says it, ``worth``, both ``(B, R, L)``.
     """
     from tomadiff.kernels.programs.local_plan import launch_choice
 

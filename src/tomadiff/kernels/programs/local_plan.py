@@ -149,7 +149,7 @@ def _cosines(products, place):
 def _chosen(cosine, usable, real, place, length, kept):
     """``(PLACES,)`` when each place was chosen, −1 for those that were not; see ``select.greedy``.
 
-    And what each is worth, see ``allotment.worth``.
+    And what each is worth, see ``quota.worth``.
     """
     alike = tl.where(usable[:, None] & usable[None, :], (cosine + 1) / 2, 0.0)
     bar = tl.where(place < length, tl.where(usable, 0.0, _LAST_RESORT), _NEVER)
