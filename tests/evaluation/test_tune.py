@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import torch
 
 import tomadiff
 from tests import tiny
-from tomadiff import ToMA, embedded
+from tomadiff import Forecast, ToMA, embedded
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.runs.dry_run import Rehearsal, rehearse
 from tomadiff.evaluation.runs.generate import Question, Variant
@@ -47,11 +47,12 @@ class Fake:
 
     errors: dict[str, float]
     broken: set[str]
+    computed: dict[str, float] = field(default_factory=dict)
 
     def compare(self, pairs: Any, candidate: Candidate) -> list[dict[str, float]]:
         if candidate.name in self.broken:
             raise torch.linalg.LinAlgError("did not converge")
-        return [{"mse": self.errors[candidate.name]} for _ in pairs]
+        return [{"mse": self.errors[candidate.name], "computed": self.computed.get(candidate.name, 1)} for _ in pairs]
 
 
 @pytest.mark.parametrize(("broken", "left"), [({"a 0.25"}, ["c 0.75", "b 0.50"]), ({"c 0.75"}, ["a 0.25", "b 0.50"])])
@@ -93,7 +94,11 @@ def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
     assert any(one.method == ToMA(0.5) and one.schedule == ToMA().schedule for one in offered)
     for name, values in {"quota": {None, "shared"}, "selector": {"random", "facility_location"}}.items():
         assert {getattr(one.method, name) for one in offered} == values
-    assert len(search.settings(20)) <= 140, "each costs pictures"
+    assert len(search.settings(20)) <= 150, "each costs pictures"
+
+
+def _pattern(forecast: Forecast, steps: int) -> tuple[bool, ...]:
+    return tuple(forecast.is_fixed and forecast.computes(step, steps) for step in range(steps))
 
 
 @pytest.mark.parametrize(("steps", "starts"), [(1, 1), (2, 2), (4, 3), (20, 4)])
@@ -105,9 +110,7 @@ def test_what_comes_to_the_same_is_offered_once(steps: int, starts: int) -> None
     assert len(ours) == starts
     left_out = [tuple(one.schedule.reuses_at(step, steps) for step in range(steps)) for one in offered]
     merged = [tuple(one.schedule.dues(steps)) for one in offered]
-    computed = [
-        tuple(one.forecast is None or one.forecast.computes(step, steps) for step in range(steps)) for one in offered
-    ]
+    computed = [one.forecast and (one.forecast.tolerance, _pattern(one.forecast, steps)) for one in offered]
     assert len(set(zip((one.method for one in offered), merged, left_out, computed, strict=True))) == len(offered)
 
 
@@ -121,9 +124,34 @@ def test_layers_may_be_left_out_at_some_steps() -> None:
 def test_steps_may_be_forecast_and_the_preset_says_which() -> None:
     offered = [one for one in search.settings(20) if one.forecast is not None]
     assert {one.method.ratio for one in offered} == {0.0, 0.25, 0.5}
+    tolerances = {one.forecast.tolerance for one in offered if one.forecast and not one.forecast.is_fixed}
+    assert tolerances == set(search.TOLERANCES)
     assert not any(one.forecast for one in search.settings(1))
+    assert all(one.forecast is None or one.forecast.is_fixed for one in search.settings(4)), "too few steps to measure"
     preset = search.preset_of(search.Finding(offered[0], 0.6, 3.0, 2), "mine", 0.6, 20)
     assert preset.forecast == offered[0].forecast
+
+
+def test_what_a_tolerance_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that computes more steps than the budget allows is out, and the cost of the others is what was seen."""
+    plain = Candidate.of("ours", ToMA(0.5))
+    first, second = (
+        replace(Candidate.of(f"forecast, {tolerance},", ToMA(0.0)), forecast=Forecast(tolerance))
+        for tolerance in (0.05, 0.1)
+    )
+    fake = Fake({plain.name: 9.0, first.name: 1.0, second.name: 2.0}, set(), {first.name: 0.8, second.name: 0.55})
+    monkeypatch.setattr(search, "rehearse", lambda *_: None)
+    monkeypatch.setattr(search, "affordable", lambda *_: [(plain, 0.6), (first, 1.0), (second, 1.0)])
+    monkeypatch.setattr(search, "Trials", lambda *_: fake)
+    found = search.search(None, {}, PAIRS, 0.6)
+    assert [(one.candidate, one.cost) for one in found] == [(second, 0.55), (plain, 0.6)]
+
+
+@pytest.mark.parametrize(("steps", "least"), [(4, 1.0), (8, 0.75), (20, 0.4)])
+def test_the_least_that_a_tolerance_computes(steps: int, least: float) -> None:
+    assert Forecast(0.1).least(steps) == least
+    assert Forecast(0.0).least(steps) == 1
+    assert Forecast(steps=(0, 1)).least(steps) == 2 / steps
 
 
 def test_coarse_levels_may_merge_more_where_there_are_some() -> None:

@@ -37,7 +37,7 @@ def tune(
     out: Preset = Path("preset.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Try ratios, first merged steps, ways to merge, and layers left out at some steps; write the best as a preset.
+    """Try merging, forecasts of steps by tolerance and in fixed patterns, and both; write the best as a preset.
 
     \b
     tomadiff tune emoji-sdxl --flops 0.6

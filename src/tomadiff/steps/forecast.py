@@ -87,6 +87,15 @@ class Forecast(Settings):
         start = first + max(1, start)
         return step < start or ((step - start) if total is None else (total - 1 - step)) % self.every == 0
 
+    def least(self, total: int) -> float:
+        """The smallest share of so many steps that may be computed."""
+        if self.is_fixed or not self.skips:
+            computed = sum(not self.skips or self.computes(step, total) for step in range(total))
+        else:
+            first, most = bounds(total)
+            computed = min(total, first) + -(-max(0, total - first) // (most + 1))
+        return computed / total
+
 
 def bounds(total: int | None) -> tuple[int, int]:
     """Steps that are computed first, and steps that may be forecast in a row, in a run of ``total`` steps."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from tomadiff.utils.reading import MEASURED
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, 0.05, 0.2, 0.4)
 BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios, beside forecasts too
+TOLERANCES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5)  # of forecasts
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
 
 
@@ -74,15 +76,16 @@ def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[
 
 
 def forecasting(steps: int) -> Iterator[Candidate]:
-    """Steps that are forecast in a fixed pattern, whose cost is known beforehand: alone, and on top of merging."""
-    seen = set[tuple[float, tuple[bool, ...]]]()
-    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.2, 0.3)):
+    """Steps that are forecast, by tolerance and in fixed patterns: alone, and on top of merging."""
+    patterns = dict[tuple[bool, ...], Forecast]()  # of what comes to the same, the first
+    for every, start in product((2, 3, 4), (0.2, 0.3)):
         forecast = Forecast(every=every, start=start)
-        computed = tuple(forecast.computes(step, steps) for step in range(steps))
-        if not all(computed) and (ratio, computed) not in seen:
-            seen.add((ratio, computed))
-            one = Candidate.of(f"forecast, every {every} from {start:.0%},", ToMA(ratio), Schedule(1, 1))
-            yield replace(one, forecast=forecast)
+        patterns.setdefault(tuple(forecast.computes(step, steps) for step in range(steps)), forecast)
+    found = [forecast for computed, forecast in patterns.items() if not all(computed)]
+    found += [forecast for forecast in map(Forecast, TOLERANCES) if forecast.least(steps) < 1]
+    for ratio, forecast in product(BESIDE_REUSE, found):
+        how = f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
+        yield replace(Candidate.of(f"forecast, {how},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
 
 
 def reusing(steps: int) -> Iterator[Candidate]:
@@ -115,13 +118,17 @@ def levels_of(model: Any) -> int:
 
 
 def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
-    """Settings that spend the budget and no more, with their cost."""
+    """Settings that spend the budget and no more, with their cost.
+
+    How many steps a tolerance computes is known only from images. Such settings are here if they may fit, with the cost
+    of all steps.
+    """
     if not 0 < budget < 1:
         raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
     full = rehearsal.flops(Variant())
     offered = settings(rehearsal.steps, levels_of(rehearsal.model), family_of(rehearsal.model))
     costs = [(one, rehearsal.flops(one) / full) for one in offered]
-    fitting = [(one, cost) for one, cost in costs if budget - SLACK <= cost <= budget]
+    fitting = [(one, cost) for one, cost in costs if _may_fit(one, cost, budget, rehearsal.steps)]
     if not fitting:
         lowest = min(cost for _, cost in costs)
         raise SettingError(
@@ -129,6 +136,11 @@ def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, flo
             f"{lowest:.0%}. Give a larger share."
         )
     return fitting
+
+
+def _may_fit(one: Candidate, cost: float, budget: float, steps: int) -> bool:
+    least = 1.0 if one.forecast is None or one.forecast.is_fixed else one.forecast.least(steps)
+    return budget - SLACK <= cost and least * cost <= budget
 
 
 def search(
@@ -159,20 +171,26 @@ def search(
             }
             found.pop(candidate.name, None)  # one that fails now is out, whatever it was before
             with failures.of(candidate.name):
-                row = journal.row(asked, {"error": MEASURED}, partial(_error, trials, seen, candidate))
-                found[candidate.name] = Finding(candidate, cost, row["error"], len(seen))
+                kinds = {"error": MEASURED, "computed": MEASURED}
+                row = journal.row(asked, kinds, partial(_figures, trials, seen, candidate))
+                fixed = candidate.forecast is None or candidate.forecast.is_fixed
+                spent = cost if fixed else cost * row["computed"]
+                if budget - SLACK <= spent <= budget:
+                    found[candidate.name] = Finding(candidate, spent, row["error"], len(seen))
         field = [one for one in field if one[0].name in found]
         if not field:
-            raise TomaError(f"No setting could be tried; the last: {failures.lines[-1]}")
+            why = f"; the last: {failures.lines[-1]}" if failures.lines else " within the budget; give a larger share."
+            raise TomaError(f"No setting could be tried{why}")
         if len(field) == 1 or len(seen) == len(pairs):
             return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
         field.sort(key=lambda one: found[one[0].name].error)
         field, pictures = field[: max(1, len(field) // 3)], 2 * pictures
 
 
-def _error(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
+def _figures(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
     figures = trials.compare(seen, candidate)
-    return {"error": sum(one["mse"] for one in figures) / len(figures)}
+    error, computed = (fmean(one[name] for one in figures) for name in ("mse", "computed"))
+    return {"error": error, "computed": computed}
 
 
 def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:

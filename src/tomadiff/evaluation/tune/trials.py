@@ -56,6 +56,7 @@ class Trials:
 
     def __init__(self, pipe: Any, call: Call, judge: Network | None = None) -> None:
         self.pipe, self.call, self.judge = pipe, call, judge
+        self.computed = 1.0  # share of the denoising steps of the last image
         self._unmerged: dict[tuple[tuple[str, int], ...], list[Image.Image]] = {}
         self._operations: int | None = None
 
@@ -64,8 +65,10 @@ class Trials:
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
         if candidate is None:
             return draw_together(self.pipe, prompts, seeds, self.call)[0]
-        with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast):
-            return draw_together(self.pipe, prompts, seeds, self.call)[0]
+        with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast) as patch:
+            images = draw_together(self.pipe, prompts, seeds, self.call)[0]
+            self.computed = 1.0 if patch is None else patch.pattern.share
+            return images
 
     def unmerged(self, pairs: Sequence[Pair]) -> list[Image.Image]:
         """What pictures are compared with; drawn once."""
@@ -86,11 +89,18 @@ class Trials:
         return int(counter.get_total_flops())
 
     def compare(self, pairs: Sequence[Pair], candidate: Candidate) -> list[Mapping[str, float]]:
-        """Draw ``pairs`` with the candidate; for each, how far it is from the unmerged picture, by metric."""
+        """Draw ``pairs`` with the candidate; for each, how far it is from the unmerged picture, by metric.
+
+        ``computed`` is the share of denoising steps that were computed. Where a tolerance decides, the worst image of a
+        batch decides for all, so each is generated alone.
+        """
+        if len(pairs) > 1 and candidate.forecast is not None and not candidate.forecast.is_fixed:
+            return [figures for pair in pairs for figures in self.compare([pair], candidate)]
         drawn, wanted = self.draw(pairs, candidate), self.unmerged(pairs)
         pixels, targets = to_pixels(drawn), to_pixels(wanted)
         figures = {"mse": mse(pixels, targets), "psnr": psnr(pixels, targets), "ssim": ssim(pixels, targets)}
         if self.judge is not None:
             seen, meant = image_features(self.judge, drawn), image_features(self.judge, wanted)
             figures["judge"] = cosine_distance(seen, meant)
-        return [{name: float(values[place]) for name, values in figures.items()} for place in range(len(pairs))]
+        whole = {"computed": self.computed}
+        return [{name: float(values[place]) for name, values in figures.items()} | whole for place in range(len(pairs))]
