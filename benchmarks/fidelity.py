@@ -76,7 +76,8 @@ def rows_of(
     model: str, steps: int, pairs: Sequence[Pair], candidate: Candidate, cost: float, trials: Trials
 ) -> list[Row]:
     """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
-    figures = [{name: float(f"{value:.5g}") for name, value in one.items()} for one in trials.compare(pairs, candidate)]
+    metrics = ("mse", "psnr", "ssim", "judge")
+    figures = [{name: float(f"{one[name]:.5g}") for name in metrics} for one in trials.compare(pairs, candidate)]
     return [
         Row(model, steps, candidate.name, digest(candidate), prompt.text, seed, round(cost, 4), **numbers)
         for (prompt, seed), numbers in zip(pairs, figures, strict=True)
