@@ -1,4 +1,4 @@
-"""Caches of others, to be put around a pipeline while it draws: what merging is compared and combined with.
+"""Caches of others, to be put around a pipeline while it generates: what merging is compared and combined with.
 
 Each is a frozen setting that gives a context: ``with DeepCache(3)(pipe): …``. A context begins with an empty cache and
 leaves the pipeline as it was.
@@ -51,7 +51,7 @@ class FirstBlockCache:
     """Diffusers' own, for transformers: what follows the first block is computed if that block's residual changed.
 
     Attributes:
-        threshold: by how much, relative to its size. The pictures themselves decide how often that is.
+        threshold: by how much, relative to its size. The images themselves decide how often that is.
     """
 
     threshold: float = 0.1

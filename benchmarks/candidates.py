@@ -1,4 +1,4 @@
-"""What the fidelity benchmark compares: settings by name, in sets that answer one question each."""
+"""What the fidelity benchmark compares: settings by name, in sets, each for one comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tomadiff.evaluation.tune.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
-OURS = "toma"
+DEFAULT = "toma"
 LEVELS = {"emoji-sdxl": 2, "emoji-flux": 1}  # grids that attention sees
 PARTS = {"emoji-sdxl": 16, "emoji-flux": 64}  # what tiles of 16 tokens can keep; with a shared quota, what budgets try
 EVERY_STEP = Schedule(1, 1)
@@ -25,17 +25,17 @@ STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
 BESIDE_CACHES = {"emoji-sdxl": (0.25, 0.5), "emoji-flux": (0.5,)}  # ratios; at .25, Flux merges single blocks alone
-SAME_COST = 0.001  # shares of operations nearer than this are the same
+SAME_COST = 0.001  # shares of FLOPs nearer than this are the same
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is drawn on.
+    """What images are generated with.
 
     Attributes:
         model: name of the embedded pipeline.
-        steps: of a picture.
-        cost: operations of a candidate as a share of the unmerged model's, known without drawing.
+        steps: of an image.
+        cost: FLOPs of a candidate as a share of the unmerged model's, known without generating.
     """
 
     model: str
@@ -44,7 +44,7 @@ class Bench:
 
 
 def digest(candidate: Candidate) -> str:
-    """Changes with every setting, so that pictures of other settings are not taken for a candidate's.
+    """Changes with every setting, so that images of other settings are not taken for a candidate's.
 
     What is nothing, zero or off is left out: a setting that does not exist yet is as good as one that is off.
     """
@@ -59,54 +59,54 @@ def _settings(part: object) -> object:
 
 
 def adapts(candidate: Candidate) -> bool:
-    """Whether what it costs is a matter of the picture."""
+    """Whether what it costs is a matter of the image."""
     return isinstance(candidate.around, FirstBlockCache)
 
 
-# ---------------------------------------------------------------------------------------------- ours
-def our(ratio: float, start: float | None = None, change: str = "", **settings: Any) -> Candidate:
+# ---------------------------------------------------------------------------------------------- the default
+def default_at(ratio: float, start: float | None = None, change: str = "", **settings: Any) -> Candidate:
     """What users get, but for ``settings`` and the share of the run that stays unmerged."""
     method = ToMA(ratio, **settings)
     if start is None or start == method.schedule.start:
-        return Candidate.of(f"{OURS}{change}", method)
-    return Candidate.of(f"{OURS}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
+        return Candidate.of(f"{DEFAULT}{change}", method)
+    return Candidate.of(f"{DEFAULT}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
 
 
 def within(budget: float, cost: Callable[[Candidate], float], model: str) -> Candidate | None:
-    """Ours at no more than a share of the operations: the dearest of :func:`ladder` that is; ``None`` if none is."""
+    """The default at no more than a share of the FLOPs: the dearest of :func:`ladder` that is; ``None`` if none is."""
     rungs = ladder(model)
     place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
     return rungs[place] if place < len(rungs) else None
 
 
 def ladder(model: str) -> list[Candidate]:
-    """Every setting of ours that ``apply(pipe, flops=…)`` may choose, the dearest first."""
+    """Every setting of the default that ``apply(pipe, flops=…)`` may choose, the dearest first."""
     ratios = [part / PARTS[model] for part in range(1, PARTS[model])]
     return [at_rung(rung) for rung in rungs_of(ratios, LEVELS[model])]
 
 
 def at_rung(rung: Rung) -> Candidate:
-    """Ours, merging so much."""
-    even = our(rung.ratio)
+    """The default, merging so much."""
+    even = default_at(rung.ratio)
     if rung.finest == rung.ratio:
         return even
-    return replace(even, name=f"{OURS} {rung.ratio:.2f}/{rung.finest:.2f}", schedule=rung.on(even.schedule))
+    return replace(even, name=f"{DEFAULT} {rung.ratio:.2f}/{rung.finest:.2f}", schedule=rung.on(even.schedule))
 
 
 def defaults(_: Bench) -> Iterator[Candidate]:
     """What users get, by ratio."""
-    yield from (our(ratio) for ratio in RATIOS)
+    yield from (default_at(ratio) for ratio in RATIOS)
 
 
-def ours(bench: Bench) -> Iterator[Candidate]:
-    """Our defaults at the cost of everyone who can choose a ratio too; ToDo is met by a default that costs less."""
-    others = (one for one in peers(bench) if not isinstance(one.method, ToDo))
+def matched(bench: Bench) -> Iterator[Candidate]:
+    """The default at the cost of every method with a ratio to choose; against ToDo stands a default that costs less."""
+    others = (one for one in baselines(bench) if not isinstance(one.method, ToDo))
     rivals = {bench.cost(rival) for rival in (*paper(bench), *others)}
     yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted(rivals)))
 
 
 def curve(bench: Bench) -> Iterator[Candidate]:
-    """Our defaults at the cost of peers as they come, and at round ones, for the picture of all."""
+    """The default at the cost of baselines as they come, and at round ones, for the chart of all."""
     rivals = {bench.cost(rival) for rival in narrow(bench)}
     yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted({*rivals, *BUDGETS})))
 
@@ -131,9 +131,9 @@ def schedules(bench: Bench) -> Iterator[Candidate]:
 
 
 def knobs(bench: Bench) -> Iterator[Candidate]:
-    """One setting changed at a time, from the paper's and from ours, at ratio 0.5."""
+    """One setting changed at a time, from the paper's and from the default, at ratio 0.5."""
     old = ToMA.paper(0.5)
-    change, own = partial(as_published, bench, 0.5), partial(our, 0.5)
+    change, own = partial(as_published, bench, 0.5), partial(default_at, 0.5)
     yield change()
     for selector in ("random", "strided", "kmeans"):
         yield change(f", {selector} destinations", selector=selector)
@@ -168,25 +168,25 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
 
 
 def _rescheduled(levels: int) -> Iterator[Candidate]:
-    """Ours with other schedules."""
-    usual, method = our(0.5).schedule, our(0.5).method
+    """The default with other schedules."""
+    usual, method = default_at(0.5).schedule, default_at(0.5).method
     others = {
         "every 2": replace(usual, destinations_every=2, weights_every=2),
     }
     if levels > 1:
         others["level 0 .25, level 1 .75"] = replace(usual, ratio_at_level={0: 0.25, 1: 0.75})
-    yield from (Candidate.of(f"{OURS}, {name}", method, schedule) for name, schedule in others.items())
+    yield from (Candidate.of(f"{DEFAULT}, {name}", method, schedule) for name, schedule in others.items())
 
 
 def windows(_: Bench) -> Iterator[Candidate]:
     """How late merging begins against how much merges then."""
     for ratio in WINDOW_RATIOS:
         for start in STARTS:
-            yield our(ratio, start)
+            yield default_at(ratio, start)
 
 
-def peers(_: Bench) -> Iterator[Candidate]:
-    """ToMeSD and ToFu on every op, as ours are, and ToDo."""
+def baselines(_: Bench) -> Iterator[Candidate]:
+    """ToMeSD and ToFu on every op, as ToMA, and ToDo."""
     for ratio in RATIOS:
         yield Candidate.of("tomesd-all", ToMeSD(ratio, **EVERYWHERE))
         yield Candidate.of("tofu-all", ToFu(ratio, **EVERYWHERE))
@@ -224,14 +224,14 @@ def _name_of_reuse(schedule: Schedule) -> str:
 
 
 def caches(bench: Bench) -> Iterator[Candidate]:
-    """Ops that reuse their results, ours and those of others, alone and on top of merging."""
+    """Ops that reuse their results, by this library and by others, alone and on top of merging."""
     yield from reuse(bench)
     for schedule in _reusing():
-        yield Candidate.of(f"{OURS} + {_name_of_reuse(schedule)}", ToMA(0.5), schedule)
+        yield Candidate.of(f"{DEFAULT} + {_name_of_reuse(schedule)}", ToMA(0.5), schedule)
     for name, cache in foreign_caches(bench).items():
         yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
         for ratio in BESIDE_CACHES[bench.model]:
-            yield replace(our(ratio), name=f"{OURS} + {name} {ratio:.2f}", around=cache)
+            yield replace(default_at(ratio), name=f"{DEFAULT} + {name} {ratio:.2f}", around=cache)
 
 
 def foreign_caches(bench: Bench) -> dict[str, Around]:
@@ -248,18 +248,18 @@ def foreign_caches(bench: Bench) -> dict[str, Around]:
 
 
 TUNING = ("knobs", "windows")
-"""Sets that settings are chosen by: drawn from other prompts and seeds than those that must hold."""
+"""Sets that settings are chosen by: generated from other prompts and seeds than those that must hold."""
 
-LADDERS = ("ours", "curve")
+LADDERS = ("matched", "curve")
 """Sets that follow from costs."""
 
 SETS = {
     "paper": paper,
     "schedules": schedules,
     "defaults": defaults,
-    "ours": ours,
+    "matched": matched,
     "curve": curve,
-    "peers": peers,
+    "baselines": baselines,
     "narrow": narrow,
     "selectors": selectors,
     "knobs": knobs,

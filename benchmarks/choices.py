@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.machine import stamp
-from benchmarks.planning import GRID, RATIO, Job, picture_tokens, run_in_turn
+from benchmarks.machine import environment
+from benchmarks.planning import GRID, RATIO, Job, image_tokens, run_in_turn
 from tomadiff import MergePlan, Tiles, ToMA, Whole
-from tomadiff.merging import weights as weights_room
+from tomadiff.merging import weights as weights_module
 from tomadiff.merging.weights import weigh
 
 RESULTS = Path(__file__).parent / "results" / "choices.csv"
@@ -44,20 +44,20 @@ class Choice:
 
 def choices() -> Iterator[Choice]:
     """Every variant of every choice."""
-    picture = picture_tokens()
-    noise = torch.randn(picture.shape, generator=torch.Generator().manual_seed(0))
-    for kind, tokens in (("picture", picture), ("independent", noise)):
+    image = image_tokens()
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0))
+    for kind, tokens in (("image", image), ("independent", noise)):
         yield Choice("tiny weights", f"{kind}, zeroed", tile_plan(tokens), tokens)
-        with patch.object(weights_room, "_NEGLIGIBLE", 0.0):
+        with patch.object(weights_module, "_NEGLIGIBLE", 0.0):
             yield Choice("tiny weights", f"{kind}, kept", tile_plan(tokens), tokens)
     whole = ToMA.tile(RATIO, regions=Tiles(8), attention_regions=Whole())
-    yield Choice("attention", "Tiles(8)", tile_plan(picture), picture)
-    yield Choice("attention", "Whole()", whole.plan(picture, GRID), picture)
+    yield Choice("attention", "Tiles(8)", tile_plan(image), image)
+    yield Choice("attention", "Whole()", whole.plan(image, GRID), image)
     for temperature in (1e-3, 1e-1):
         for unmerge in ("transpose", "pseudo-inverse"):
-            plan = weigh(picture, tile_plan(picture).chosen, unmerge, temperature=temperature)
+            plan = weigh(image, tile_plan(image).chosen, unmerge, temperature=temperature)
             assert isinstance(plan, MergePlan)
-            yield Choice("unmerge", f"{unmerge}, τ = {temperature}", plan, picture)
+            yield Choice("unmerge", f"{unmerge}, τ = {temperature}", plan, image)
 
 
 def tile_plan(tokens: Tensor) -> MergePlan:
@@ -99,7 +99,7 @@ def main() -> None:
         run_in_turn(timed, runs=12)
         rows = [row(choice, job) for choice, job in zip(variants, timed, strict=True)]
     Console().print(table(rows))
-    machine = stamp()
+    machine = environment()
     with RESULTS.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*rows[0], *machine], lineterminator="\n")
         writer.writeheader()

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.machine import ready_to_time, stamp
+from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import Row, append, read, where
 from benchmarks.speed import BASELINE, ROOT, Case, on, parse_case, timed
 from tomadiff.evaluation.timing.workloads import Step
@@ -62,7 +62,7 @@ def rows(case: Case, rounds: int, backend: str = "inductor") -> list[Row]:
                 "first_unmerged_s": f"{first_before:.1f}",
                 "first_merged_s": f"{first_after:.1f}",
                 "rounds": str(rounds),
-                **stamp(),
+                **environment(),
             }
         )
     return found

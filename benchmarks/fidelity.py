@@ -1,12 +1,12 @@
-"""How near merged pictures are to unmerged ones, at which cost.
+"""How near merged images are to unmerged ones, at which cost.
 
 ``python -m benchmarks.fidelity emoji-sdxl knobs --pairs 24``
 
-Draws the same prompts and seeds with the unmerged model and with every candidate of a set (see `candidates.py`) on an
-embedded, trained pipeline, and appends one line per picture to `results/fidelity-<model>.csv`. Operations are counted
-over one whole picture, planning included (over a few, where they differ from picture to picture). What is in the file
-already is not drawn again unless its settings changed, so a killed run goes on. `results/fidelity-runs.csv` says on
-which machine and with which versions.
+Generates the same prompts and seeds with the unmerged model and with every candidate of a set (see `candidates.py`) on
+an embedded, trained pipeline, and appends one line per image to `results/fidelity-<model>.csv`. FLOPs are counted over
+one whole image, planning included (over a few, where they differ from image to image). What is in the file already is
+not generated again unless its settings changed, so a killed run goes on. `results/fidelity-runs.csv` says on which
+machine and with which versions.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from rich.progress import track
 
 from benchmarks import rows
 from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
-from benchmarks.machine import stamp
+from benchmarks.machine import environment
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.features import Clip
-from tomadiff.evaluation.runs.dry_run import rehearse
-from tomadiff.evaluation.runs.generate import Question, Variant
+from tomadiff.evaluation.runs.dry_run import dry_run
+from tomadiff.evaluation.runs.generate import Task, Variant
 from tomadiff.evaluation.runs.prompts import emoji_prompts
 from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = "fidelity-runs.csv"
 PROMISED_PAIRS = 100  # what must hold is shown on; settings are chosen on others
-COUNTED = 8  # pictures whose operations are counted where they differ
-# Pictures of a batch; Flux shares destinations over a batch, so its are drawn alone.
+COUNTED = 8  # images whose FLOPs are counted where they differ
+# Images of a batch; Flux shares destinations over a batch, so its are generated alone.
 TOGETHER = {"emoji-sdxl": 4, "emoji-flux": 1}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One picture of a candidate against the unmerged one.
+    """One image of a candidate against the unmerged one.
 
     Attributes:
         settings: see :func:`benchmarks.candidates.digest`.
-        cost: operations of the picture, as a share of the unmerged one's.
+        cost: FLOPs of the image, as a share of the unmerged one's.
         mse: of pixels from 0 to 255.
         judge: ``1 − cos`` of emoji-judge's features.
     """
@@ -75,7 +75,7 @@ def trials_of(model: str, steps: int) -> Trials:
 def rows_of(
     model: str, steps: int, pairs: Sequence[Pair], candidate: Candidate, cost: float, trials: Trials
 ) -> list[Row]:
-    """Draw ``pairs`` with ``candidate``, whose cost is known, and measure."""
+    """Generate ``pairs`` with ``candidate``, whose cost is known, and measure."""
     metrics = ("mse", "psnr", "ssim", "judge")
     figures = [{name: float(f"{one[name]:.5g}") for name in metrics} for one in trials.compare(pairs, candidate)]
     return [
@@ -110,37 +110,37 @@ def done(path: Path) -> dict[tuple[str, ...], float]:
     return {tuple(row[name] for name in names): float(row["cost"]) for row in rows.read(path)}
 
 
-def append(path: Path, drawn: Sequence[Row]) -> None:
+def append(path: Path, generated: Sequence[Row]) -> None:
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as lines:
         writer = csv.DictWriter(lines, [field.name for field in fields(Row)], lineterminator="\n")
         if new:
             writer.writeheader()
-        writer.writerows(asdict(row) for row in drawn)
+        writer.writerows(asdict(row) for row in generated)
         lines.flush()
         os.fsync(lines.fileno())
 
 
 def bench_of(model: str, steps: int, trials: Trials, pair: Pair) -> Bench:
-    """Costs by rehearsal, which takes no picture; only sets that ask for them pay for it."""
-    rehearsed = cache(lambda: rehearse(trials.pipe, Question(Variant(), *pair), trials.call))
-    return Bench(model, steps, lambda candidate: rehearsed().flops(candidate) / rehearsed().flops(Variant()))
+    """Costs by a dry run, which takes no image; only sets that ask for them pay for it."""
+    dry = cache(lambda: dry_run(trials.pipe, Task(Variant(), *pair), trials.call))
+    return Bench(model, steps, lambda candidate: dry().flops(candidate) / dry().flops(Variant()))
 
 
 def counted(trials: Trials, candidate: Candidate, pairs: Sequence[Pair]) -> float:
-    """The share of operations, of one picture if all cost the same."""
+    """The share of FLOPs, of one image if all cost the same."""
     return fmean(trials.cost(pair, candidate) for pair in pairs[: COUNTED if adapts(candidate) else 1])
 
 
 def note_run(folder: Path, sets: Sequence[str], pairs: int, trials: Trials, bench: Bench) -> None:
-    """Write down what is drawn with."""
+    """Write down what is generated with."""
     size, dtype = trials.call["height"], str(trials.pipe.dtype).removeprefix("torch.")
-    drawn = {"model": bench.model, "steps": bench.steps, "sets": " ".join(sets), "pairs": pairs}
-    rows.append(folder / RUNS, {**drawn, "size": size, "dtype": dtype, **stamp()})
+    generated = {"model": bench.model, "steps": bench.steps, "sets": " ".join(sets), "pairs": pairs}
+    rows.append(folder / RUNS, {**generated, "size": size, "dtype": dtype, **environment()})
 
 
 def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = RESULTS, first: int = 0) -> None:
-    """Draw what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
+    """Generate what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
     tuning = set(sets) <= set(TUNING)
     path, trials = path_of(folder, model, tuning), trials_of(model, steps)
     pairs = pairs_of(count, first + PROMISED_PAIRS if tuning else first)
@@ -155,8 +155,8 @@ def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = 
             continue
         if keys[0][:3] not in costs:
             costs[keys[0][:3]] = counted(trials, candidate, pairs)
-        drawn = rows_of(model, steps, part, candidate, costs[keys[0][:3]], trials)
-        append(path, [row for row, key in zip(drawn, keys, strict=True) if key not in finished])
+        generated = rows_of(model, steps, part, candidate, costs[keys[0][:3]], trials)
+        append(path, [row for row, key in zip(generated, keys, strict=True) if key not in finished])
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -172,7 +172,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
     arguments = parser.parse_args(given)
     if 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
-        parser.error(f"{', '.join(TUNING)} are drawn from other prompts and seeds; ask for them alone.")
+        parser.error(f"{', '.join(TUNING)} are generated from other prompts and seeds; ask for them alone.")
     torch.set_num_threads(arguments.threads)
     run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results, arguments.first)
 

@@ -1,7 +1,7 @@
-"""Tables of what was drawn; ``python -m benchmarks.fidelity_report``.
+"""Tables of what was generated; ``python -m benchmarks.fidelity_report``.
 
-Reads the results of :mod:`benchmarks.fidelity` and writes a section of ``docs/results.md``. Nothing is drawn here; what
-was not drawn yet is named.
+Reads the results of :mod:`benchmarks.fidelity` and writes a section of ``docs/results.md``. Nothing is
+generated here; what was not generated yet is named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.candidates import FEW_STEPS, LADDERS, OURS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, our
+from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, default_at
 from benchmarks.fidelity import RESULTS, RUNS
 from benchmarks.fidelity_results import (
     MEASURES,
     Demand,
-    Drawn,
+    Measured,
     Results,
     demands,
     is_alone,
@@ -35,19 +35,19 @@ BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->
 MODELS = ("emoji-sdxl", "emoji-flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
 MEANS = tuple(DIGITS)  # in every table of settings
-HOW = """The same prompts and seeds drawn with the unmerged model and with every setting, on the small trained pipelines
-that ship with the package. Distances are to the unmerged picture: PSNR, SSIM, and judge distance, which is 1 − cosine
-of emoji-judge's image features. "Operations" is the share of the unmerged picture's that was counted for a whole
-picture, with planning, text encoders and decoder. Means have their 95 % confidence interval in brackets (bootstrap over
+HOW = """The same prompts and seeds generated with the unmerged model and with every setting, on the small trained
+pipelines that ship with the package. Distances are to the unmerged image: PSNR, SSIM, and judge distance, which is 1
+− cosine of emoji-judge's image features. "FLOPs" is the share of the unmerged image's that was counted for a whole
+image, with planning, text encoders and decoder. Means have their 95 % confidence interval in brackets (bootstrap over
 prompts); ratios of errors are ratios of means over the same prompts and seeds, with paired intervals. These are small
 models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
-coverage targets cost what the picture asks for; theirs is the mean of eight pictures. `python -m benchmarks.fidelity`
-draws, `make results` writes this section. The guard is off: every setting merges wherever it says, also where
+coverage targets cost what the image asks for; theirs is the mean of eight images. `python -m benchmarks.fidelity`
+generates, `make results` writes this section. The guard is off: every setting merges wherever it says, also where
 `tomadiff.apply` would leave tokens unmerged on models as small as these."""
-CAPTION = """*The first prompts of the list as {0} draws them from seed 0, with their PSNR against the unmerged
-picture. ToMA has our defaults; "paper" is the paper's, "random" the same with destinations drawn at random. ToMeSD and
-ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo merges keys and
-values only. Drawn by* `python -m benchmarks.fidelity_pictures {0}`."""
+CAPTION = """*The first prompts of the list as {0} generates them from seed 0, with their PSNR against the unmerged
+image. ToMA has the default settings; "paper" is the paper's, "random" the same with destinations chosen at random.
+ToMeSD and ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo
+merges keys and values only. Made by* `python -m benchmarks.fidelity_images {0}`."""
 TITLES = {
     "toma": "ToMA",
     "toma-paper": "ToMA as in the paper",
@@ -67,7 +67,7 @@ TITLES = {
 # ---------------------------------------------------------------------------------------------- tables
 def compared(results: Results) -> str:
     """Methods and destinations at equal ratio."""
-    head = ["", "ratio", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs"]
+    head = ["", "ratio", "FLOPs", "PSNR, dB", "SSIM", "judge distance", "pairs"]
     found = [
         [TITLES[name], f"{ratio:g}", *_figures(own, MEANS)]
         for ratio in RATIOS
@@ -80,19 +80,19 @@ def compared(results: Results) -> str:
 def knobs(results: Results) -> str:
     """Every knob against the paper's settings."""
     base = results.get("toma-paper 0.50")
-    head = ["", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of the paper's", "that is"]
+    head = ["", "FLOPs", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of the paper's", "that is"]
     found = []
-    for own in results.drawn_of("knobs"):
+    for own in results.measured_of("knobs"):
         ratio = None if base is None or own is base else own.over(base, "mse")
         found.append([own.name, *_figures(own, MEANS), _interval(ratio), told(ratio)])
     return _table(head, found) if len(found) > 1 else ""
 
 
 def windows(results: Results) -> str:
-    """PSNR by ratio and first merged step, with operations."""
+    """PSNR by ratio and first merged step, with FLOPs."""
     found = []
     for ratio in WINDOW_RATIOS:
-        cells = [results.get(our(ratio, start).name) for start in STARTS]
+        cells = [results.get(default_at(ratio, start).name) for start in STARTS]
         if any(cells):
             shown = ["–" if one is None else f"{one.mean('psnr').value:.1f} dB at {share(one.cost)}" for one in cells]
             found.append([f"{ratio:g}", *shown])
@@ -101,7 +101,7 @@ def windows(results: Results) -> str:
 
 def must_hold(found: Sequence[Demand]) -> str:
     """What was asked for, and whether it is so."""
-    head = ["at", "toma (operations)", "theirs (operations)", "MSE, of theirs", "judge distance, of theirs", "at most",
+    head = ["at", "toma (FLOPs)", "theirs (FLOPs)", "MSE, of theirs", "judge distance, of theirs", "at most",
             "pairs", "verdict"]  # fmt: skip
     lines = []
     for demand in found:
@@ -113,44 +113,44 @@ def must_hold(found: Sequence[Demand]) -> str:
 
 
 def caches(results: Results) -> str:
-    """Caches against merging at no more operations than theirs; pairs against either alone at no fewer."""
-    head = ["", "operations", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of merging alone",
+    """Caches against merging at no more FLOPs than theirs; pairs against either alone at no fewer."""
+    head = ["", "FLOPs", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of merging alone",
             "MSE, of the cache alone"]  # fmt: skip
     found = []
-    for own in results.drawn_of("caches"):
+    for own in results.measured_of("caches"):
         if is_alone(own.name):
             rivals = (results.within(own.cost), None)
         else:
-            rivals = (results.cheapest(results.names_of("ours"), own.cost), _alone_like(results, own))
+            rivals = (results.cheapest(results.names_of("matched"), own.cost), _alone_like(results, own))
         found.append([own.name, *_figures(own, MEANS), *(_against(own, rival) for rival in rivals)])
     return _table(head, found)
 
 
-def _alone_like(results: Results, own: Drawn) -> Drawn | None:
-    """The same cache without merging, at no fewer operations."""
+def _alone_like(results: Results, own: Measured) -> Measured | None:
+    """The same cache without merging, at no fewer FLOPs."""
     names = (name for name in results.names_of("caches") if is_alone(name))
     kind = kind_of_cache(own.name)
     return results.cheapest([name for name in names if kind_of_cache(name) == kind], own.cost)
 
 
-def _against(own: Drawn, rival: Drawn | None) -> str:
+def _against(own: Measured, rival: Measured | None) -> str:
     if rival is None:
         return "–"
     ratio = own.over(rival, "mse")
     return f"{_interval(ratio)}: {told(ratio)} (at {share(rival.cost)})"
 
 
-def _figures(own: Drawn, measures: Sequence[str]) -> list[str]:
-    """Operations, means and the number of pictures."""
+def _figures(own: Measured, measures: Sequence[str]) -> list[str]:
+    """FLOPs, means and the number of images."""
     means = (_interval(own.mean(measure), DIGITS[measure]) for measure in measures)
-    return [share(own.cost), *means, str(len(own.pictures))]
+    return [share(own.cost), *means, str(len(own.images))]
 
 
 def _interval(one: Interval | None, digits: int = 2) -> str:
     if one is None:
         return "–"
     if math.isinf(one.value):
-        return "equal pictures"
+        return "equal images"
     return f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
 
 
@@ -163,7 +163,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 # ---------------------------------------------------------------------------------------------- what is there
 def missing(results: Results) -> str:
-    """Sets of which something was not drawn, with how much of it is there."""
+    """Sets of which something was not generated, with how much of it is there."""
     wanted = (
         ("paper", "reuse")
         if results.steps < FEW_STEPS
@@ -172,22 +172,22 @@ def missing(results: Results) -> str:
     parts = []
     for name in wanted:
         names = set(results.names_of(name))
-        there = sum(one in results.drawn for one in names)
+        there = sum(one in results.measured for one in names)
         if there < len(names):
             parts.append(f"`{name}` ({there} of {len(names)} settings)")
-    if not any(our(ratio).name in results.drawn for ratio in RATIOS):
-        parts.append(f"`{OURS}`")
-    left_out = f" {results.outdated} pictures of settings that changed since are left out." if results.outdated else ""
-    return (f"Not drawn yet: {', '.join(parts)}." if parts else "") + left_out
+    if not any(default_at(ratio).name in results.measured for ratio in RATIOS):
+        parts.append(f"`{DEFAULT}`")
+    left_out = f" {results.outdated} images of settings that changed since are left out." if results.outdated else ""
+    return (f"Not generated yet: {', '.join(parts)}." if parts else "") + left_out
 
 
 def conditions(folder: Path, results: Results) -> str:
-    """What was drawn with."""
+    """What was generated with."""
     runs = where(read(folder / RUNS), model=results.model, steps=results.steps)
     parts = [("size", "{}² pixels"), ("dtype", "{}"), ("torch", "torch {}"), ("diffusers", "diffusers {}"),
              ("tomadiff", "tomadiff {}"), ("cpu", "{}"), ("date", "{}")]  # fmt: skip
     told = [form.format(" and ".join(dict.fromkeys(run[name] for run in runs))) for name, form in parts if runs]
-    counts = [len(own.pictures) for own in results.drawn.values()]
+    counts = [len(own.images) for own in results.measured.values()]
     counted = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
     pairs = f"{counted} pairs of prompt and seed per setting"
     return ", ".join([f"{results.model}, {results.steps} steps", *told, pairs]) + "."
@@ -200,9 +200,9 @@ def part(folder: Path, results: Results) -> Iterator[str]:
     yield missing(results)
     tables = {
         "Methods and destinations at equal ratio:": compared(results),
-        "The default settings against the paper's and the peers', at no more operations than theirs "
+        "The default settings against the paper's and the baselines', at no more FLOPs than theirs "
         "(held: the whole interval is; within the interval: the mean is). `toma 0.31/0.25` merges .31, and .25 at the "
-        "finest level, as `apply(pipe, flops=…)` would. Settings that are not drawn yet cannot be "
+        "finest level, as `apply(pipe, flops=…)` would. Settings that are not generated yet cannot be "
         "chosen: the default then has a higher ratio, and may cost far less than what it is held against:": must_hold(
             list(demands(results))
         ),
@@ -215,7 +215,7 @@ def part(folder: Path, results: Results) -> Iterator[str]:
 
 
 def tuned(folder: Path, results: Results) -> Iterator[str]:
-    """All about the settings of one model and number of steps, by the pictures that they were chosen by."""
+    """All about the settings of one model and number of steps, by the images that they were chosen by."""
     tables = {
         f"Every knob at ratio .5, {results.steps} steps:": knobs(results),
         f"The default by ratio and share of the run that stays unmerged, {results.steps} steps:": windows(results),
@@ -235,13 +235,13 @@ def section(folder: Path, models: Sequence[str] = MODELS) -> str:
     for model in models:
         found = Results.read(folder, model)
         if not found:
-            parts.append(f"{model}: nothing drawn yet (`python -m benchmarks.fidelity {model} …`).")
+            parts.append(f"{model}: nothing generated yet (`python -m benchmarks.fidelity {model} …`).")
         parts += filter(None, chain.from_iterable(part(folder, results) for results in found))
         tuning = Results.read(folder, model, tuning=True)
         parts += chain.from_iterable(tuned(folder, results) for results in tuning)
-        picture = IMAGES / f"fidelity-{model}.png"
-        if picture.exists():
-            parts += [f"![Pictures of {model} by method and ratio](images/{picture.name})", CAPTION.format(model)]
+        image = IMAGES / f"fidelity-{model}.png"
+        if image.exists():
+            parts += [f"![Images of {model} by method and ratio](images/{image.name})", CAPTION.format(model)]
     return "\n\n".join(parts)
 
 
@@ -251,7 +251,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
     parser.add_argument("--page", type=Path, default=PAGE)
     wanted = parser.parse_args(given)
-    put_in_section(wanted.page, "Pictures", section(wanted.results), BEGIN, END)
+    put_in_section(wanted.page, "Images", section(wanted.results), BEGIN, END)
     for results in chain.from_iterable(Results.read(wanted.results, model) for model in MODELS):
         for demand in demands(results):
             print(f"{results.model}, {results.steps} steps, {demand.text}: {demand.verdict}")

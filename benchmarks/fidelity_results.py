@@ -1,4 +1,4 @@
-"""The pictures of :mod:`benchmarks.fidelity`, read back: means and ratios with intervals, and what must hold."""
+"""The images of :mod:`benchmarks.fidelity`, read back: means and ratios with intervals, and what must hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.candidates import FEW_STEPS, LADDERS, OURS, RATIOS, SAME_COST, SETS, Bench, known, ladder
+from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, SAME_COST, SETS, Bench, known, ladder
 from benchmarks.fidelity import PROMISED_PAIRS, path_of
 from benchmarks.rows import Row, read
 from tomadiff.evaluation.metrics.samples import resampled
@@ -17,7 +17,7 @@ from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, pair
 MEASURES = ("mse", "judge")  # what must hold is said about both
 AT_MOST = {"emoji-sdxl": 0.5, "emoji-flux": 0.8}  # of the error of the paper's settings
 TELLING_PAIRS = 10  # to tell two settings apart at all
-PEERS = (
+BASELINES = (
     *(f"{name} {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
     *(f"{name}-all {ratio:.2f}" for name in ("tomesd", "tofu") for ratio in RATIOS),
     "todo 0.75",
@@ -25,47 +25,47 @@ PEERS = (
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A candidate and its pictures, by prompt and seed."""
+class Measured:
+    """A candidate and its images, by prompt and seed."""
 
     name: str
     cost: float
-    pictures: dict[tuple[str, str], Row] = field(repr=False)
+    images: dict[tuple[str, str], Row] = field(repr=False)
 
     @property
     def label(self) -> str:
-        """The name with the share of operations."""
+        """The name with the share of FLOPs."""
         return f"{self.name} ({share(self.cost)})"
 
     def mean(self, measure: str) -> Interval:
-        """Over all pictures."""
-        prompts = [prompt for prompt, _ in self.pictures]
-        return mean_interval(_column(self.pictures.values(), measure), resampled(prompts))
+        """Over all images."""
+        prompts = [prompt for prompt, _ in self.images]
+        return mean_interval(_column(self.images.values(), measure), resampled(prompts))
 
-    def over(self, other: Drawn, measure: str) -> Interval | None:
-        """Mean error as a share of another's, over the pictures that both have; ``None`` if there are none."""
-        both = [key for key in self.pictures if key in other.pictures]
-        values, others = (_column([one.pictures[key] for key in both], measure) for one in (self, other))
+    def over(self, other: Measured, measure: str) -> Interval | None:
+        """Mean error as a share of another's, over the images that both have; ``None`` if there are none."""
+        both = [key for key in self.images if key in other.images]
+        values, others = (_column([one.images[key] for key in both], measure) for one in (self, other))
         if not both or not others.any():
             return None
         return paired_ratio(values, others, resampled([prompt for prompt, _ in both]))
 
 
-def _column(pictures: Sequence[Row] | Iterator[Row], measure: str) -> torch.Tensor:
-    return torch.tensor([float(picture[measure]) for picture in pictures], dtype=torch.float64)
+def _column(images: Sequence[Row] | Iterator[Row], measure: str) -> torch.Tensor:
+    return torch.tensor([float(image[measure]) for image in images], dtype=torch.float64)
 
 
 def share(cost: float) -> str:
-    """ ".746": how shares of operations are written."""
+    """ ".746": how shares of FLOPs are written."""
     return f"{cost:.3f}".removeprefix("0")
 
 
 class Results:
-    """What was drawn with one model and number of steps; pictures of settings that changed since are left out."""
+    """What was generated with one model and number of steps; images of settings that changed since are left out."""
 
     def __init__(self, rows: Sequence[Row], model: str, steps: int) -> None:
         self.model, self.steps, self.outdated = model, steps, 0
-        self.drawn: dict[str, Drawn] = {}
+        self.measured: dict[str, Measured] = {}
         current = known(model, steps)
         for row in rows:
             if int(row["steps"]) != steps:
@@ -73,58 +73,58 @@ class Results:
             if current.get(row["candidate"]) != row["settings"]:
                 self.outdated += 1
                 continue
-            own = self.drawn.setdefault(row["candidate"], Drawn(row["candidate"], float(row["cost"]), {}))
-            own.pictures[row["prompt"], row["seed"]] = row
+            own = self.measured.setdefault(row["candidate"], Measured(row["candidate"], float(row["cost"]), {}))
+            own.images[row["prompt"], row["seed"]] = row
 
     @classmethod
     def read(cls, folder: Path, model: str, tuning: bool = False) -> list[Results]:
-        """One for every number of steps, the largest first; of the pictures that settings were chosen by if asked."""
+        """One for every number of steps, the largest first; of the images that settings were chosen by if asked."""
         rows = read(path_of(folder, model, tuning))
         return [cls(rows, model, steps) for steps in sorted({int(row["steps"]) for row in rows}, reverse=True)]
 
-    def get(self, name: str) -> Drawn | None:
-        """By name; ``None`` if it was not drawn."""
-        return self.drawn.get(name)
+    def get(self, name: str) -> Measured | None:
+        """By name; ``None`` if it was not generated."""
+        return self.measured.get(name)
 
-    def within(self, budget: float) -> Drawn | None:
-        """Ours at no more than a share of operations, by the rule of :func:`benchmarks.candidates.within`."""
-        return next((one for one in self.drawn_of("ours") if one.cost <= budget + SAME_COST), None)
+    def within(self, budget: float) -> Measured | None:
+        """The default at no more than a share of FLOPs, by the rule of :func:`benchmarks.candidates.within`."""
+        return next((one for one in self.measured_of("matched") if one.cost <= budget + SAME_COST), None)
 
-    def cheapest(self, names: Sequence[str], cost: float) -> Drawn | None:
+    def cheapest(self, names: Sequence[str], cost: float) -> Measured | None:
         """Of these, the one that costs least but no less than ``cost``; of equal ones the nearest."""
         found = [one for one in map(self.get, names) if one and one.cost >= cost - SAME_COST]
         return min(found, key=lambda one: (round(one.cost, 3), one.mean("mse").value), default=None)
 
     def names_of(self, which: str) -> list[str]:
-        """Of all candidates of a set; of our own, which follow from costs, all that there may be."""
+        """Of all candidates of a set; of those that follow from costs, all that there may be."""
         if which in LADDERS:
             return [one.name for one in ladder(self.model)]
         return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
 
-    def drawn_of(self, which: str) -> list[Drawn]:
-        """Those of a set that were drawn."""
+    def measured_of(self, which: str) -> list[Measured]:
+        """Those of a set that were generated."""
         return [one for one in map(self.get, self.names_of(which)) if one]
 
 
 # ---------------------------------------------------------------------------------------------- what must hold
 @dataclass(frozen=True)
 class Demand:
-    """That our error is at most a share of a rival's, by every measure, at no more operations.
+    """That the default's error is at most a share of a rival's, by every measure, at no more FLOPs.
 
     Attributes:
         text: what is compared.
-        own: ours; ``None`` if it was not drawn.
-        rival: what it is compared with; ``None`` if it was not drawn.
+        own: the default; ``None`` if it was not generated.
+        rival: what it is compared with; ``None`` if it was not generated.
         most: the share.
     """
 
     text: str
-    own: Drawn | None
-    rival: Drawn | None
+    own: Measured | None
+    rival: Measured | None
     most: float
 
     def ratio(self, measure: str) -> Interval | None:
-        """Our error as a share of the rival's."""
+        """The default's error as a share of the rival's."""
         return None if self.own is None or self.rival is None else self.own.over(self.rival, measure)
 
     @property
@@ -132,7 +132,7 @@ class Demand:
         """Held only if the whole interval is; missed as soon as the mean is."""
         ratios = [self.ratio(measure) for measure in MEASURES]
         if self.own is None or self.rival is None or None in ratios:
-            return "not drawn yet"
+            return "not generated yet"
         found = [ratio for ratio in ratios if ratio is not None]
         so_far = f", {found[0].count} pairs so far" if found[0].count < PROMISED_PAIRS else ""
         if self.own.cost > self.rival.cost + SAME_COST or any(not one.value <= self.most for one in found):
@@ -146,7 +146,7 @@ def demands(results: Results) -> Iterator[Demand]:
         rival = results.get(f"toma-paper {ratio:.2f}")
         own = None if rival is None else results.within(rival.cost)
         yield Demand(f"the paper's cost at {ratio:g}", own, rival, AT_MOST[results.model])
-    for name in PEERS:
+    for name in BASELINES:
         rival = results.get(name)
         if rival is None and results.steps < FEW_STEPS:
             continue
@@ -155,12 +155,12 @@ def demands(results: Results) -> Iterator[Demand]:
 
 def is_alone(name: str) -> bool:
     """Whether a candidate of the caches is a cache without merging."""
-    return not name.startswith(f"{OURS} +")
+    return not name.startswith(f"{DEFAULT} +")
 
 
 def kind_of_cache(name: str) -> str:
     """ "DeepCache" of "toma + DeepCache every 3 0.50"."""
-    return name.removeprefix(f"{OURS} + ").split()[0]
+    return name.removeprefix(f"{DEFAULT} + ").split()[0]
 
 
 def told(ratio: Interval | None) -> str:

@@ -1,4 +1,4 @@
-"""Operations of every method on the exact architectures, merging and planning included; ``python -m benchmarks.flops``.
+"""FLOPs of every method on the exact architectures, merging and planning included; ``python -m benchmarks.flops``.
 
 Writes ``benchmarks/results/flops.csv`` and the table of ``docs/results.md``. Shapes alone are needed, so everything is
 counted on the meta device: no weights, no GPU, and the same numbers on every machine.
@@ -78,7 +78,7 @@ def _row(name: str, method: str, ratio: float, flops: float, whole: float, plann
 
 # ---------------------------------------------------------------------------------------------- for people
 def markdown(rows: list[Row]) -> str:
-    """The table of ``docs/results.md``: share of the unmerged model's operations that is left."""
+    """The table of ``docs/results.md``: share of the unmerged model's FLOPs that is left."""
     cells = {(row["architecture"], row["method"], row["ratio"]): row for row in rows}
     ratios = [f"{ratio:g}" for ratio in RATIOS]
     heads = [f"{architectures.ARCHITECTURES[name].title} {ratio.lstrip('0')}" for name in MODELS for ratio in ratios]

@@ -1,4 +1,4 @@
-"""Rules for forecasting denoising steps that were tried beside ours, to compare with it on the same images.
+"""Rules for forecasting denoising steps that were tried beside Forecast's, to compare with it on the same images.
 
 The first rule of all, ``Tried(0.1)``, keeps the last two outputs and takes the better of two forecasts: the last output
 (order 0) and the line through both (order 1). Every setting changes one thing of it.

@@ -1,4 +1,4 @@
-"""How near images with forecast steps are to full ones: python -m benchmarks.forecasts emoji-sdxl ours trial.
+"""How near images with forecast steps are to full ones: python -m benchmarks.forecasts emoji-sdxl default trial.
 
 Generates the tuning pairs on an embedded pipeline, all rules of a set for one pair after the other, and appends one
 line per image to `results/forecasts-<model>.csv`. What is in the file is not generated again. The cost is the share of
@@ -34,7 +34,7 @@ from tomadiff.steps.forecast import Forecast, Forecaster
 
 Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {
-    "ours": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
+    "default": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
     "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
     "every": [Forecast(every=2), Forecast(every=3)],
@@ -91,7 +91,7 @@ class Bench:
             return state.call(step, compute)  # type: ignore[no-any-return]
 
         with self._around(call, repr(pair)):
-            image = self.trials.draw([pair])[0]
+            image = self.trials.generate([pair])[0]
         computed = state.pattern.computed if isinstance(state, Forecaster) else getattr(state, "computed", ())
         return image, computed
 

@@ -89,7 +89,7 @@ def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], 
 
 
 # ---------------------------------------------------------------------------------------------- results
-def stamped(rows: Iterator[Row]) -> list[Row]:
+def with_environment(rows: Iterator[Row]) -> list[Row]:
     """Rows with the versions they were made with."""
     versions = {"triton": triton.__version__, "torch": torch.__version__, "tomadiff": tomadiff.__version__}
     return [{**row, **versions, "date": datetime.now(UTC).date().isoformat()} for row in rows]
@@ -123,14 +123,14 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Compile for every GPU, and time on the one that is here."""
     given, console = arguments(), Console()
-    rows = stamped(rows_ahead_of_time(tuple(given.dtypes), given.architectures))
+    rows = with_environment(rows_ahead_of_time(tuple(given.dtypes), given.architectures))
     write(given.out / "kernels_aot.csv", rows)
     console.print(table("Compiled ahead of time", rows, list(rows[0])[:8]))
     if not torch.cuda.is_available():
         console.print("No GPU here: nothing was timed, and kernels.csv is left as it is.")
         return
     with torch.inference_mode():
-        timed = stamped(rows_on_gpu())
+        timed = with_environment(rows_on_gpu())
     write(given.out / "kernels.csv", timed)
     console.print(
         table(f"{GRID} tokens × {CHANNELS} channels, batch {BATCH}, ratio {RATIO}", timed, list(timed[0])[:6])

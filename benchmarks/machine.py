@@ -1,4 +1,4 @@
-"""What is timed on: a process that is ready for it, and the stamp on every result."""
+"""What is timed on: a process that is ready for it, and the environment on every result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ready_to_time(threads: int) -> None:
     keep_memory()
 
 
-def stamp() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What a reader must know to compare a result with their own."""
     return {
         "threads": str(torch.get_num_threads()),

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import stamp
+from benchmarks.machine import environment
 from tomadiff.evaluation.timing.merge_speed import ROUNDS, Timing, compare, measure
 
 RESULTS = Path(__file__).parent / "results" / "merging.csv"
@@ -70,7 +70,7 @@ def main() -> int:
     """Measure, show, write; 1 if the promise is broken."""
     given = arguments()
     torch.set_num_threads(given.threads)
-    timings, machine = measure(rounds=given.rounds), stamp()
+    timings, machine = measure(rounds=given.rounds), environment()
     write_csv(given.out, timings, machine, given.rounds)
     worst = compare(timings)[0]
     console = Console()

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.machine import stamp
+from benchmarks.machine import environment
 from tomadiff import Grid, Stripes, Tiles, ToMA
-from tomadiff.evaluation.runs.synthetic_image import landscape, to_tokens
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image, to_tokens
 
 GRID, CHANNELS, HEADS, RATIO = Grid(64, 64), 640, 10, 0.5
 REGIONS = (Tiles(8), Tiles(4), Stripes(64))
@@ -67,9 +67,9 @@ def sdxl_block() -> nn.Module:
     return block.eval()
 
 
-def picture_tokens() -> Tensor:
-    """``(1, 4096, 640)`` tokens of a landscape, alike where the picture is smooth as a model's are."""
-    tokens = to_tokens(landscape(), GRID.height, CHANNELS)
+def image_tokens() -> Tensor:
+    """``(1, 4096, 640)`` tokens of a landscape, alike where the image is smooth as a model's are."""
+    tokens = to_tokens(synthetic_image(), GRID.height, CHANNELS)
     return tokens / tokens.std()
 
 
@@ -170,9 +170,9 @@ def main() -> int:
     given = arguments()
     torch.set_num_threads(given.threads)
     with torch.inference_mode():
-        timed = jobs(picture_tokens())
+        timed = jobs(image_tokens())
         run_in_turn(timed, given.runs)
-    machine = stamp()
+    machine = environment()
     write_csv(given.out, timed, machine)
     part = share(promised(timed), timed[0])
     console = Console()

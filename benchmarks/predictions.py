@@ -45,7 +45,7 @@ has its published dense rate and bandwidth; of these, 70 % and 80 % are assumed 
 convolutions at 60 % and 70 % of large products, gathering and scattering at half and a tenth of memory's speed, 5 µs
 per launch, alike for all. Speed-ups over the unmerged model, planning included."""
 STEPS, LIKELY = 35, "RTX 6000 Ada"
-PUBLISHED = {0.0: 21.03, 0.25: 20.14, 0.5: 18.58, 0.75: 16.12}  # s per picture of Flux.1-dev, 35 steps, 1024², table 10
+PUBLISHED = {0.0: 21.03, 0.25: 20.14, 0.5: 18.58, 0.75: 16.12}  # s per image of Flux.1-dev, 35 steps, 1024², table 10
 
 
 def keys() -> list[Key]:
@@ -72,7 +72,7 @@ def rows(machine: Hardware) -> list[Row]:
 
 
 def compared_with_paper(found: list[Row]) -> str:
-    """Flux of the paper: its times and the predicted ones, each as a share of the unmerged picture's."""
+    """Flux of the paper: its times and the predicted ones, each as a share of the unmerged image's."""
     lines = ["| Flux.1-dev, whole-grid attention, 10 blocks skipped | " + " | ".join(f"{r:g}" for r in RATIOS) + " |"]
     lines.append("| --- | ---: | ---: | ---: |")
     published = [PUBLISHED[ratio] / PUBLISHED[0.0] for ratio in RATIOS]
@@ -110,7 +110,7 @@ def _faster(found: list[Row], hardware: str, case: Case, method: str, ratio: flo
 
 
 def flux_seconds(found: list[Row], name: str, method: str, ratio: float) -> float:
-    """Of the paper's picture of 35 steps."""
+    """Of the paper's image of 35 steps."""
     (own,) = where(found, hardware=name, **FLUX.columns, method=method, ratio=f"{ratio:g}")
     return STEPS * float(own["step_ms"]) / 1000
 
@@ -121,9 +121,9 @@ def distance(found: list[Row]) -> str:
     behind = [PUBLISHED[ratio] / flux_seconds(found, LIKELY, PAPER, ratio) for ratio in RATIOS]
     every = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in unmerged.items())
     return (
-        f"The unmerged picture of {STEPS} steps took the paper {PUBLISHED[0.0]} s on a GPU that it does not name; "
+        f"The unmerged image of {STEPS} steps took the paper {PUBLISHED[0.0]} s on a GPU that it does not name; "
         f"predicted are {every}. On the {LIKELY}, where the paper timed SDXL, that is "
-        f"{unmerged[LIKELY] / PUBLISHED[0.0] - 1:+.1%}. With merging its pictures took "
+        f"{unmerged[LIKELY] / PUBLISHED[0.0] - 1:+.1%}. With merging its images took "
         f"{', '.join(f'{one:.2f}' for one in behind)} times as long as predicted there, at ratio .25, .5 and .75: the "
         "prediction lets merging cost what its operators cost and no more, and the published implementation, which is "
         "not ours, took more."

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.machine import ready_to_time, stamp
+from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import Row, append, read, where
 from tomadiff import Bound, Method, Patch, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole, apply
 from tomadiff.cost import Hardware
@@ -41,7 +41,7 @@ PARTS = ("selecting", "reweighing", "plain")
 
 @dataclass(frozen=True)
 class Case:
-    """A model to time: an architecture, the side of its pictures in pixels, how deep its stacks are; samples; dtype."""
+    """A model to time: an architecture, the side of its images in pixels, how deep its stacks are; samples; dtype."""
 
     model: str
     size: int
@@ -150,7 +150,7 @@ def row(case: Case, name: str, ratio: float, turn_number: int, seconds: dict[str
         **parts,
         "window_s": f"{seconds['window']:.4f}",
         "speed_up": f"{unmerged / seconds['window']:.4f}",
-        **stamp(),
+        **environment(),
     }
 
 
@@ -186,7 +186,7 @@ def measure(case: Case, plan: dict[str, tuple[float, ...]], rounds: int, path: P
 
 def note_machine(path: Path) -> None:
     """What this machine can do, for predictions; once for each number of threads."""
-    machine = stamp()
+    machine = environment()
     if not where(read(path), threads=machine["threads"], cpu=machine["cpu"], torch=machine["torch"]):
         append(path, {**Hardware.measure().as_row(), **machine})
 

@@ -1,4 +1,4 @@
-"""Operations, bytes, launches and live bytes of what is timed; ``python -m benchmarks.speed_counted``.
+"""FLOPs, bytes, launches and live bytes of what is timed; ``python -m benchmarks.speed_counted``.
 
 The cases of :mod:`benchmarks.speed`, and SDXL at 2048², which would take minutes a step: shapes are enough to count.
 Writes ``benchmarks/results/speed_counted.csv``, the same on every machine. Traces are kept in ``build/``, for
@@ -122,7 +122,7 @@ def row(key: Key, found: Window, unmerged: Window) -> Row:
 
 
 def limits(case: Case) -> list[Row]:
-    """Operations that would be left if merging and planning were free."""
+    """FLOPs that would be left if merging and planning were free."""
     model, given = _step(case).target, _step(case).inputs
     whole = traced((case, BASELINE, 0.0)).mean.flops
     found = {ratio: count_limit(model, given, ratio, skip=0) for ratio in RATIOS}

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.machine import ready_to_time, stamp
+from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import Row, append, least, read, where
 from benchmarks.speed import ROOT, Case, on, parse_case, timed
 from tomadiff.evaluation.timing.workloads import Step
@@ -48,7 +48,7 @@ def row(case: Case, ratio: float, number: int, step: Step) -> Row:
         "guarded_s": f"{guarded:.4f}",
         "sites": str(sites),
         "merged_sites": str(sites - left_out),
-        **stamp(),
+        **environment(),
     }
 
 

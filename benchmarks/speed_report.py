@@ -2,7 +2,7 @@
 
 Reads the results of :mod:`benchmarks.speed`, :mod:`benchmarks.speed_counted` and :mod:`benchmarks.speed_guard`; fits
 the constants of :mod:`tomadiff.cost` to the steps of SDXL at 512², and says how far off they are everywhere else.
-Writes the section of ``docs/results.md`` and two pictures, and fails if a promise is broken.
+Writes the section of ``docs/results.md`` and two images, and fails if a promise is broken.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 PREDICTED = ROOT / "benchmarks" / "results" / "speed_predicted.csv"
 BEGIN, END = "<!-- speed: written by python -m benchmarks.speed_report -->", "<!-- speed: end -->"
-DRAWN = ("toma", "toma-paper", "toma-once", "toma-whole", "tomesd", "tofu", "bound")
+SHOWN = ("toma", "toma-paper", "toma-once", "toma-whole", "tomesd", "tofu", "bound")
 SIZES = tuple(Case("sdxl", size) for size in (256, 512, 1024, 2048))
 
 
 def table(results: Results, case: Case, predict: Predict | None) -> str:
     """Measured speed-ups of one case, with the predicted ones behind."""
     heads = [f"{ratio:g}".lstrip("0") for ratio in RATIOS]
-    lines = [_line([case.title, *heads, "operations at .5", "launches", "live MiB inside blocks"])]
+    lines = [_line([case.title, *heads, "FLOPs at .5", "launches", "live MiB inside blocks"])]
     lines.append(_line(["---", *["---:"] * 6]))
     limits = [results.limit(case, ratio) for ratio in RATIOS]
-    lines.append(_line(["*limit: operations alone*", *(_times(limit) for limit in limits), "", "", ""]))
+    lines.append(_line(["*limit: FLOPs alone*", *(_times(limit) for limit in limits), "", "", ""]))
     for name, known in CONTENDERS.items():
         own = [_cell(results, case, name, ratio, predict) for ratio in RATIOS]
         at = 0.5 if 0.5 in known.ratios else known.ratios[0]
@@ -103,7 +103,7 @@ def section(results: Results, predict: Predict | None, kept: Sequence[Promise]) 
         "(`tomadiff.utils.memory`). Timed is the mean step of a window of ten, the best round of one to three, over "
         "the unmerged model's best; no block "
         f"is skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. "
-        "The limit is that of operations: where convolutions run faster than matrix products, merging can beat it."
+        "The limit is that of FLOPs: where convolutions run faster than matrix products, merging can beat it."
     ]
     parts += [table(results, case, predict) for case in results.cases]
     parts += ["![Speed-up over ratio](images/speed_ratio.png)", "![Speed-up over size](images/speed_size.png)"]
@@ -120,17 +120,17 @@ def over_ratio(results: Results) -> Image.Image:
     charts = []
     for case in results.cases:
         lines = [
-            _drawn(CONTENDERS[name].title, place, [(0, 1.0), *_points(results, case, name)])
-            for place, name in enumerate(DRAWN)
+            _line_of(CONTENDERS[name].title, place, [(0, 1.0), *_points(results, case, name)])
+            for place, name in enumerate(SHOWN)
         ]
         limits = [(100 * ratio, limit) for ratio in RATIOS if (limit := results.limit(case, ratio))]
-        lines.append(Line("limit: operations alone", ((0, 1.0), *limits), COLOURS[-1], dashed=True))
-        title, note = _drawable(case.title), "times as fast as unmerged"
+        lines.append(Line("limit: FLOPs alone", ((0, 1.0), *limits), COLOURS[-1], dashed=True))
+        title, note = _plain_title(case.title), "times as fast as unmerged"
         charts.append(line_chart(title, note, "tokens merged away, %", lines, (820, 520), percent=False))
     return sheet([charts[start : start + 2] for start in range(0, len(charts), 2)])
 
 
-def _drawable(title: str) -> str:
+def _plain_title(title: str) -> str:
     """The charts' font has no ²."""
     return title.replace("²", " px")
 
@@ -142,7 +142,7 @@ def _points(results: Results, case: Case, name: str) -> Iterator[tuple[float, fl
             yield 100 * ratio, own
 
 
-def _drawn(name: str, place: int, points: Sequence[tuple[float, float]]) -> Line:
+def _line_of(name: str, place: int, points: Sequence[tuple[float, float]]) -> Line:
     return Line(name, tuple(points), COLOURS[place % len(COLOURS)], dots=frozenset(x for x, _ in points))
 
 
@@ -151,11 +151,11 @@ def over_size(results: Results, predict: Predict) -> Image.Image:
     lines = []
     for place, ratio in enumerate(RATIOS):
         timed = [(case.size, own) for case in SIZES if (own := _timed_at(results, case, ratio))]
-        lines.append(_drawn(f"{ratio:g}, timed", place, timed))
+        lines.append(_line_of(f"{ratio:g}, timed", place, timed))
         expected = tuple((case.size, predict(case, "toma-paper", ratio)) for case in SIZES)
         lines.append(Line(f"{ratio:g}, predicted", expected, COLOURS[place], dashed=True))
     note = "ToMA in tiles, times as fast as unmerged, by ratio"
-    return line_chart("SDXL over the size of the picture", note, "pixels per side", lines, (820, 520), percent=False)
+    return line_chart("SDXL over the size of the image", note, "pixels per side", lines, (820, 520), percent=False)
 
 
 def _timed_at(results: Results, case: Case, ratio: float) -> float | None:

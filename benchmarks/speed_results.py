@@ -50,7 +50,7 @@ class Results:
         return float(own[0][column]) if own else None
 
     def limit(self, case: Case, ratio: float) -> float | None:
-        """The speed-up if time were operations, and merging free."""
+        """The speed-up if time were FLOPs, and merging free."""
         share = self.count(case, LIMIT, ratio, "flop_share")
         return None if share is None else 1 / share
 

@@ -30,15 +30,15 @@ torch.set_num_threads(1)
 tomadiff.cost.guard.DEFAULT = False
 
 
-# Rooms around the core: watching which lines run there takes a third more time and adds nothing to the core's coverage.
-AROUND = ("benchmarks", "browser", "commands", "embedded", "evaluate", "kernels", "web")
+# Folders around the core: tracing lines there takes a third more time and adds nothing to the core's coverage.
+AROUND = ("benchmarks", "browser", "cli", "embedded", "evaluation", "kernels", "web")
 AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # run what others of adapters/ run
 
 # Cases of parametrised tests that take several times as long as the others of them, which show the same.
 LONG = (
     *(f"test_every_method_on_every_family_it_claims[{family}-" for family in ("sd15", "sdxl", "sd3", "wan")),
-    *(f"test_a_count_is_what_drawing_takes[variant{number}-sdxl" for number in range(1, 9)),
-    "test_a_picture_is_128_square_and_depends_on_the_seed_alone[emoji-flux",
+    *(f"test_a_count_is_what_generating_takes[variant{number}-sdxl" for number in range(1, 9)),
+    "test_an_image_is_128_square_and_depends_on_the_seed_alone[emoji-flux",
     "test_quantised_weights[sdxl",
 )
 

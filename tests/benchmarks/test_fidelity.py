@@ -1,4 +1,4 @@
-"""The fidelity benchmark on made-up pictures and tiny pipelines: what is drawn, skipped, compared and told."""
+"""The fidelity benchmark on made-up images and tiny pipelines: what is generated, skipped, compared and told."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import fidelity, fidelity_pictures, fidelity_report, pareto
+from benchmarks import fidelity, fidelity_images, fidelity_report, pareto
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from benchmarks.candidates import EVERY_STEP, RATIOS, SAME_COST, SETS, TUNING, Bench, digest, known, within
 from benchmarks.fidelity import PROMISED_PAIRS, Row, append, done, pairs_of, path_of
 from benchmarks.fidelity_report import BEGIN, END
-from benchmarks.fidelity_results import Demand, Drawn, Results, demands, told
+from benchmarks.fidelity_results import Demand, Measured, Results, demands, told
 from benchmarks.rows import read
 from tests import tiny
 from tests.tiny import Tiny
@@ -80,8 +80,8 @@ def test_ours_spends_a_budget_and_no_more() -> None:
 
 
 def test_ours_meets_everyone_at_their_cost() -> None:
-    costs = [cost(one) for one in SETS["ours"](bench())]
-    for rival in (*SETS["paper"](bench()), *SETS["peers"](bench())):
+    costs = [cost(one) for one in SETS["matched"](bench())]
+    for rival in (*SETS["paper"](bench()), *SETS["baselines"](bench())):
         assert any(cost(rival) - 0.05 < own <= cost(rival) + SAME_COST for own in costs), rival.name
 
 
@@ -95,23 +95,23 @@ CACHES = [
 UNMERGED = Candidate("nothing", ToMA(0.0), EVERY_STEP)
 
 
-def drawn(drawer: Tiny, candidate: Candidate | None = None) -> tuple[bytes, int]:
-    """A picture of four steps and its operations."""
+def generated(drawer: Tiny, candidate: Candidate | None = None) -> tuple[bytes, int]:
+    """An image of four steps and its FLOPs."""
     drawer.pipe.set_progress_bar_config(disable=True)
     trials = Trials(drawer.pipe, {**drawer.settings, "num_inference_steps": 4})
     with flop_counter() as counter:
-        (picture,) = trials.draw([(Prompt("a fox"), 0)], candidate)
-    return picture.tobytes(), int(counter.get_total_flops())
+        (image,) = trials.generate([(Prompt("a fox"), 0)], candidate)
+    return image.tobytes(), int(counter.get_total_flops())
 
 
 @pytest.fixture(scope="module")
 def drawer_of() -> Callable[[str], tuple[Tiny, tuple[bytes, int]]]:
-    """A tiny pipeline and its unmerged picture, made once."""
+    """A tiny pipeline and its unmerged image, made once."""
 
     @cache
     def made(name: str) -> tuple[Tiny, tuple[bytes, int]]:
         drawer = tiny.build(name)
-        return drawer, drawn(drawer)
+        return drawer, generated(drawer)
 
     return made
 
@@ -122,11 +122,11 @@ def test_caches_save_operations_with_and_without_merging_and_come_off_again(
     drawer_of: Callable[[str], tuple[Tiny, tuple[bytes, int]]], name: str, cached: Around
 ) -> None:
     drawer, plain = drawer_of(name)
-    alone = drawn(drawer, replace(UNMERGED, around=cached))
-    both = drawn(drawer, Candidate("both", ToMA(0.5), EVERY_STEP, cached))
+    alone = generated(drawer, replace(UNMERGED, around=cached))
+    both = generated(drawer, Candidate("both", ToMA(0.5), EVERY_STEP, cached))
     assert both[1] < 0.95 * alone[1] < 0.9 * plain[1]
     assert len({plain[0], alone[0], both[0]}) == 3
-    assert drawn(drawer) == plain
+    assert generated(drawer) == plain
     if name == "sdxl":
         assert not [module for module in drawer.model.modules() if "forward" in module.__dict__]
 
@@ -135,19 +135,19 @@ def test_extrapolated_attention_does_not_fit_tokens_that_merge_later() -> None:
     """Why TaylorSeer is compared in its lite mode; the guide says so."""
     late = Schedule(1, 1, start=0.5)
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        drawn(tiny.build("flux"), Candidate("late", ToMA(0.5), late, TaylorSeer(3, before=2, lite=False)))
+        generated(tiny.build("flux"), Candidate("late", ToMA(0.5), late, TaylorSeer(3, before=2, lite=False)))
 
 
-# ---------------------------------------------------------------------------------------------- drawing
+# ---------------------------------------------------------------------------------------------- generating
 class Counting(Trials):
-    """Pictures of one colour, and how many were asked for."""
+    """Images of one colour, and how many were asked for."""
 
     def __init__(self) -> None:
         super().__init__(None, {"height": 8})
         self.pipe = type("Pipe", (), {"dtype": torch.float32})()
         self.asked: list[str] = []
 
-    def draw(self, pairs: Sequence[Any], candidate: Candidate | None = None) -> list[Image.Image]:
+    def generate(self, pairs: Sequence[Any], candidate: Candidate | None = None) -> list[Image.Image]:
         self.asked += [candidate.name if candidate else "unmerged"] * len(pairs)
         return [Image.new("RGB", (16, 16), (100 + seed, 10, 200 if candidate else 190)) for _, seed in pairs]
 
@@ -162,7 +162,7 @@ class Counting(Trials):
 def trials(monkeypatch: pytest.MonkeyPatch) -> Counting:
     made = Counting()
     monkeypatch.setattr(fidelity, "trials_of", lambda *_: made)
-    monkeypatch.setattr(fidelity_pictures, "trials_of", lambda *_: made)
+    monkeypatch.setattr(fidelity_images, "trials_of", lambda *_: made)
     return made
 
 
@@ -181,16 +181,18 @@ def test_a_stopped_run_goes_on_where_it_was(trials: Counting, tmp_path: Path) ->
     assert [run["pairs"] for run in read(tmp_path / fidelity.RUNS)] == ["2", "2", "5"]
 
 
-def test_changed_settings_are_drawn_again(trials: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_settings_are_generated_again(
+    trials: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fidelity.run("emoji-sdxl", ["paper"], 1, 20, tmp_path)
     monkeypatch.setattr(ToMA, "paper", classmethod(lambda cls, ratio=0.5: cls(ratio, selector="facility_location")))
     fidelity.run("emoji-sdxl", ["paper"], 1, 20, tmp_path)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert results.outdated == 3
-    assert len(results.drawn["toma-paper 0.50"].pictures) == 1
+    assert len(results.measured["toma-paper 0.50"].images) == 1
 
 
-def test_settings_are_chosen_by_other_pictures(trials: Counting, tmp_path: Path) -> None:
+def test_settings_are_chosen_by_other_images(trials: Counting, tmp_path: Path) -> None:
     fidelity.run("emoji-sdxl", ["windows"], 2, 20, tmp_path)
     chosen = {(row["prompt"], int(row["seed"])) for row in read(path_of(tmp_path, "emoji-sdxl", tuning=True))}
     assert len(chosen) == 2
@@ -200,15 +202,15 @@ def test_settings_are_chosen_by_other_pictures(trials: Counting, tmp_path: Path)
 
 
 def test_the_grid_has_a_column_for_each_method(trials: Counting, tmp_path: Path) -> None:
-    picture = fidelity_pictures.grid("emoji-sdxl", 2, 20)
-    assert len(trials.asked) == 2 * len(fidelity_pictures.columns())
-    assert list(fidelity_pictures.columns())[:4] == ["unmerged", "ToMA .25", "ToMA .5", "ToMA .75"]
-    assert picture.width > 8 * 200
+    image = fidelity_images.grid("emoji-sdxl", 2, 20)
+    assert len(trials.asked) == 2 * len(fidelity_images.columns())
+    assert list(fidelity_images.columns())[:4] == ["unmerged", "ToMA .25", "ToMA .5", "ToMA .75"]
+    assert image.width > 8 * 200
 
 
 # ---------------------------------------------------------------------------------------------- reading
 def made_up(folder: Path, pairs: int = 100, steps: int = 20, sets: Sequence[str] = tuple(SETS), **worse: float) -> None:
-    """Errors that follow from the cost; ours are a third, peers' twice as large, and some are ``worse`` still."""
+    """Errors that follow from the cost; the default's a third, baselines' twice as large, some are ``worse`` still."""
     own = torch.Generator().manual_seed(0)
     hardness = torch.rand(pairs, generator=own) + 0.5
     wanted = {(one.name, name in TUNING): one for name in sets for one in SETS[name](bench(steps=steps))}
@@ -245,23 +247,23 @@ def test_what_is_missed_is_told(tmp_path: Path) -> None:
 
 
 def test_nearer_at_more_operations_is_missed_too() -> None:
-    pictures = {(str(number), "0"): {"mse": "1.0", "judge": "1.0"} for number in range(100)}
-    cheap, dear = Drawn("cheap", 0.5, pictures), Drawn("dear", 0.6, pictures)
+    images = {(str(number), "0"): {"mse": "1.0", "judge": "1.0"} for number in range(100)}
+    cheap, dear = Measured("cheap", 0.5, images), Measured("dear", 0.6, images)
     assert Demand("", cheap, dear, 1.0).verdict == "held"
     assert Demand("", dear, cheap, 1.0).verdict == "**missed**"
-    assert Demand("", dear, None, 1.0).verdict == "not drawn yet"
+    assert Demand("", dear, None, 1.0).verdict == "not generated yet"
 
 
 def test_few_pairs_say_little(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=5)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert all("5 pairs so far" in one.verdict for one in demands(results))
-    base = results.drawn["toma-paper 0.50"]
-    assert told(results.drawn["toma-paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
+    base = results.measured["toma-paper 0.50"]
+    assert told(results.measured["toma-paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
 
 
-def test_with_few_steps_only_what_was_drawn_is_asked_for(tmp_path: Path) -> None:
-    made_up(tmp_path, steps=4, sets=("paper", "ours", "caches"))
+def test_with_few_steps_only_what_was_generated_is_asked_for(tmp_path: Path) -> None:
+    made_up(tmp_path, steps=4, sets=("paper", "matched", "caches"))
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     assert [one.most for one in demands(results)] == [0.5] * 3
 
@@ -271,22 +273,22 @@ def test_a_page_without_results_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     page = tmp_path / "results.md"
     page.write_text("# Results\n", encoding="utf-8")
     fidelity_report.main(["--results", str(tmp_path), "--page", str(page)])
-    assert "emoji-sdxl: nothing drawn yet" in page.read_text(encoding="utf-8")
+    assert "emoji-sdxl: nothing generated yet" in page.read_text(encoding="utf-8")
     pareto.main(["--results", str(tmp_path), "--out", str(tmp_path / "pareto.png")])
-    assert "nothing to draw" in capsys.readouterr().out
+    assert "nothing to show" in capsys.readouterr().out
     assert not (tmp_path / "pareto.png").exists()
 
 
 def test_half_a_run_says_what_is_missing(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=12, sets=("paper", "selectors"))
     text = fidelity_report.section(tmp_path)
-    assert "`peers` (0 of 7 settings)" in text
+    assert "`baselines` (0 of 7 settings)" in text
     assert "`toma`" in text
     assert "| the paper's cost at 0.5 | – | toma-paper 0.50 (.810) |" in text
     assert "| … random destinations | 0.5 | .810 |" in text
 
 
-def test_a_whole_run_fills_every_table_and_the_picture(tmp_path: Path) -> None:
+def test_a_whole_run_fills_every_table_and_the_image(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=12)
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nbefore\n", encoding="utf-8")
@@ -294,15 +296,15 @@ def test_a_whole_run_fills_every_table_and_the_picture(tmp_path: Path) -> None:
         fidelity_report.main(["--results", str(tmp_path), "--page", str(page)])
     text = page.read_text(encoding="utf-8")
     assert (text.count(BEGIN), text.count(END), text.count("before")) == (1, 1, 1)
-    assert "Not drawn yet" not in text
+    assert "Not generated yet" not in text
     for one in (*SETS["knobs"](bench()), *SETS["caches"](bench())):
         assert f"| {one.name} |" in text
     pareto.main(["--results", str(tmp_path), "--out", str(tmp_path / "pareto.png")])
-    with Image.open(tmp_path / "pareto.png") as picture:
-        assert picture.height > picture.width
+    with Image.open(tmp_path / "pareto.png") as image:
+        assert image.height > image.width
 
 
 def test_lines_of_caches_show_their_front() -> None:
     points = ((0.3, 9.0), (0.5, 6.0), (0.5, 4.0), (0.7, 5.0), (0.8, 1.0))
-    found = [Drawn(f"{cost} {error}", cost, {("", "0"): {"judge": str(error)}}) for cost, error in points]
+    found = [Measured(f"{cost} {error}", cost, {("", "0"): {"judge": str(error)}}) for cost, error in points]
     assert [one.name for one in pareto.front(found, "judge")] == ["0.3 9.0", "0.5 4.0", "0.8 1.0"]

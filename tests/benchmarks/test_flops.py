@@ -1,4 +1,4 @@
-"""The table of operations: how it is written, and what the committed one says."""
+"""The table of FLOPs: how it is written, and what the committed one says."""
 
 from __future__ import annotations
 

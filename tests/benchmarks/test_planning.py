@@ -2,7 +2,7 @@ import csv
 import time
 from pathlib import Path
 
-from benchmarks.machine import stamp
+from benchmarks.machine import environment
 from benchmarks.planning import PROMISED, Job, name, promised, run_in_turn, share, table, write_csv
 from tomadiff import Stripes, Tiles
 
@@ -32,9 +32,9 @@ def test_regions_are_named_as_one_writes_them() -> None:
 
 def test_every_row_of_the_csv_can_be_read_alone(tmp_path: Path) -> None:
     jobs = [Job("block", None, time.sleep, [0.1]), Job("plan", Tiles(8), time.sleep, [0.002])]
-    write_csv(tmp_path / "new" / "planning.csv", jobs, stamp())
+    write_csv(tmp_path / "new" / "planning.csv", jobs, environment())
     with (tmp_path / "new" / "planning.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["share_of_block"] for row in rows] == ["1.00000", "0.02000"]
     assert all(row[field] for row in rows for field in ("cpu", "torch", "diffusers", "threads", "dtype", "runs"))
-    assert table(jobs, stamp()).row_count == 2
+    assert table(jobs, environment()).row_count == 2

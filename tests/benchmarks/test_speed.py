@@ -13,12 +13,12 @@ from PIL import Image
 from rich.console import Console
 
 from benchmarks import compiled, speed, speed_counted, speed_guard, speed_report, speed_results
-from benchmarks.machine import stamp
+from benchmarks.machine import environment
 from benchmarks.rows import append, read, where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case, measure, note_machine, parse_case, row
 from benchmarks.speed_counted import LIMIT
 from benchmarks.speed_results import FITTED, Promise, Results, fitted_machine, predictions, predictor, promises
-from tests.evaluation.drawn import thin_sd15
+from tests.evaluation.synthetic_runs import thin_sd15
 from tomadiff import Schedule
 from tomadiff.cost import Hardware, Op, Trace
 from tomadiff.evaluation.timing.prediction import Window
@@ -57,7 +57,7 @@ def test_rows_compose_a_window_and_can_be_read_alone(monkeypatch: pytest.MonkeyP
     assert window == pytest.approx(0.1 * select + 0.1 * reweigh + 0.8 * plain, abs=2e-4)
     assert float(toma["speed_up"]) == pytest.approx(float(toma["unmerged_s"]) / window, rel=0.05)
     assert (tomesd["selecting_s"], tomesd["plain_s"]) == (tomesd["window_s"], ""), "it selects at every step"
-    assert all(toma[name] for name in (*stamp(), "batch", "dtype", "size"))
+    assert all(toma[name] for name in (*environment(), "batch", "dtype", "size"))
 
 
 def test_contenders_say_everything_that_defaults_might_change() -> None:
@@ -181,7 +181,7 @@ def test_constants_are_fitted_at_512_and_tried_elsewhere(monkeypatch: pytest.Mon
     fake_traces(monkeypatch)
     results = made_up(dict.fromkeys(CONTENDERS, 1.0))
     assert fitted_machine(results, tmp_path) is None, "the machine was not noted"
-    append(tmp_path / "hardware.csv", {**MACHINE.as_row(), **stamp()})
+    append(tmp_path / "hardware.csv", {**MACHINE.as_row(), **environment()})
     machine = fitted_machine(results, tmp_path)
     assert machine is not None
     assert machine.rate("matmul", torch.float32) == pytest.approx(1e12, rel=0.02)
@@ -198,7 +198,7 @@ def test_the_report_is_written_where_it_belongs(monkeypatch: pytest.MonkeyPatch,
     for name, rows in (("speed", results.timed), ("speed_counted", results.counted), ("guard", guarded())):
         for one in rows:
             append(folder / f"{name}.csv", one)
-    append(folder / "hardware.csv", {**MACHINE.as_row(), **stamp()})
+    append(folder / "hardware.csv", {**MACHINE.as_row(), **environment()})
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nFirst.\n", encoding="utf-8")
     arguments = ["--results", str(folder), "--page", str(page), "--images", str(tmp_path / "images")]
@@ -222,7 +222,7 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- guard and compiler
 def guarded(**changes: str) -> list[dict[str, str]]:
     plain = {"unmerged_s": "1.0", "everywhere_s": "0.8", "guarded_s": "0.8", "sites": "100", "merged_sites": "90"}
-    return [{**Case("sd15", 256).columns, "ratio": "0.5", "round": "0", **plain, **changes, **stamp()}]
+    return [{**Case("sd15", 256).columns, "ratio": "0.5", "round": "0", **plain, **changes, **environment()}]
 
 
 def test_what_the_guard_promises() -> None:

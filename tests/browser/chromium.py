@@ -36,11 +36,11 @@ class Opened:
     def __init__(self, browser: Any, address: str, **settings: Any) -> None:
         self.context = browser.new_context(**settings)
         self.page = self.context.new_page()
-        self.troubles: list[str] = []
+        self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.troubles.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.troubles.append(dialog.message), dialog.dismiss()))
+        self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(address)
 

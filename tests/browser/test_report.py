@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Opened, brightness, browser
-from tests.evaluation.drawn import NASTY, painted_run
+from tests.evaluation.synthetic_runs import NASTY, painted_run
 from tomadiff.cli.report import write
 from tomadiff.evaluation.report.figures import merge_map, merge_sample
-from tomadiff.evaluation.report.report import Figure, tell
-from tomadiff.evaluation.runs.synthetic_image import landscape
+from tomadiff.evaluation.report.report import Figure, load_runs
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 from tomadiff.methods.toma import ToMA
 
 __all__ = ["browser"]  # a fixture
@@ -20,13 +20,13 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     first = painted_run(folder / "run", methods=("toma", "tomesd"))
     second = painted_run(folder / "other", prompts=["a lake, " + "very " * 60 + "long"])
-    picture = landscape(64)
+    image = synthetic_image(64)
     figure = Figure(
         "What merged",
-        merge_map(picture, [merge_sample(picture, ToMA(0.5), side=16, repeats=1)]),
+        merge_map(image, [merge_sample(image, ToMA(0.5), side=16, repeats=1)]),
     )
     write(
-        tell([first.folder, second.folder]),
+        load_runs([first.folder, second.folder]),
         folder / "index.html",
         "Before and after",
         figures=[figure],
@@ -35,18 +35,18 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def cut(page: Any) -> float:
-    """Where the edge between the two pictures is, as a share of the stage."""
+    """Where the edge between the two images is, as a share of the stage."""
     stage, edge = (page.locator(name).first.bounding_box() for name in (".stage", ".stage .edge"))
     return float((edge["x"] + edge["width"] / 2 - stage["x"]) / stage["width"])
 
 
-def test_it_opens_quietly_and_all_pictures_load(browser: Any, page_file: str) -> None:
+def test_it_opens_quietly_and_all_images_load(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file) as opened:
         widths = opened.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
         assert len(widths) == 2 * (7 + 2) + (4 + 2) + 1
         assert all(width > 0 for width in widths)
         assert all(url.startswith(("file:", "data:")) for url in opened.requests)
-        assert opened.troubles == []
+        assert opened.errors == []
 
 
 def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: str) -> None:
@@ -68,7 +68,7 @@ def test_the_slider_moves_by_mouse_and_by_keyboard(browser: Any, page_file: str)
         assert int(slider.input_value()) == before + 5
         opened.page.keyboard.press("End")
         assert cut(opened.page) == pytest.approx(1, abs=0.01)
-        assert opened.troubles == []
+        assert opened.errors == []
 
 
 def test_another_ratio_is_chosen_by_mouse_and_by_keyboard(browser: Any, page_file: str) -> None:
@@ -92,7 +92,7 @@ def test_a_script_in_a_prompt_stays_text(browser: Any, page_file: str) -> None:
         assert opened.page.get_by_text("<script>document.title").count() >= 1
         assert any(NASTY.split()[0] in text for text in opened.page.locator("h3").all_inner_texts())
         assert opened.page.evaluate("document.scripts.length") == 1
-        assert opened.troubles == []
+        assert opened.errors == []
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
@@ -112,7 +112,7 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, page_file: str
     assert seen["dark"][1] - seen["dark"][0] > 150
 
 
-def test_without_scripts_all_pictures_are_still_there(browser: Any, page_file: str) -> None:
+def test_without_scripts_all_images_are_still_there(browser: Any, page_file: str) -> None:
     with Opened(browser, page_file, java_script_enabled=False) as opened:
         assert opened.page.locator(".strip img").first.is_visible()
         assert not opened.page.locator(".stage").first.is_visible()

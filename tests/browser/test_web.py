@@ -1,7 +1,7 @@
 """``tomadiff web`` in a real browser, on the embedded pipeline: all that visitors do, and what they must not break.
 
-``TOMADIFF_SCREENSHOT=docs/images/web.png pytest tests/browser/test_web.py -k screenshot`` draws the picture of the page
-that is in the README, with all steps; otherwise the same test makes do with few and throws the picture away.
+``TOMADIFF_SCREENSHOT=docs/images/web.png pytest tests/browser/test_web.py -k screenshot`` makes the screenshot
+that is in the README, with all steps; otherwise the same test makes do with few and throws it away.
 """
 
 import io
@@ -30,8 +30,8 @@ if "emoji-sdxl" not in embedded.available():
     pytest.skip("the weights of emoji-sdxl are not trained yet", allow_module_level=True)
 
 from tomadiff.web.page import serve
-from tomadiff.web.request import Picture
-from tomadiff.web.session import Model, Studio
+from tomadiff.web.request import ImageSettings
+from tomadiff.web.session import Model, Session
 
 __all__ = ["browser"]  # a fixture
 
@@ -45,13 +45,13 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def studio(model: Model) -> Studio:
-    return Studio([model])
+def session(model: Model) -> Session:
+    return Session([model])
 
 
 @pytest.fixture(scope="module")
-def address(studio: Studio) -> Iterator[str]:
-    blocks, address = serve(studio)
+def address(session: Session) -> Iterator[str]:
+    blocks, address = serve(session)
     yield address
     blocks.close()
 
@@ -62,25 +62,25 @@ class Visit(Opened):
     def __init__(self, browser: Any, address: str, **settings: Any) -> None:
         super().__init__(browser, address, **settings)
         self.page.set_default_timeout(PATIENCE)
-        self.page.locator("#draw").wait_for()
+        self.page.locator("#generate").wait_for()
         # Gradio marks its tabs once it has measured them; before that, clicks go nowhere.
-        self.page.get_by_role("tab", name="Pictures", selected=True).first.wait_for()
+        self.page.get_by_role("tab", name="Images", selected=True).first.wait_for()
 
     def type(self, field: str, value: str) -> None:
         self.page.locator(f"#{field} :is(textarea, input)").first.fill(value)
 
     def frugal(self, steps: int = 2, side: int = 64) -> None:
-        """Few steps and a small picture."""
+        """Few steps and a small image."""
         if not self.page.locator("#width").is_visible():
             self.page.get_by_text("Size, steps and seed").click()
         for field, value in (("width", side), ("height", side), ("steps", steps)):
             self.type(field, str(value))
 
     def press(self) -> None:
-        """Draw, and wait until the pictures are there."""
-        before = self.numbers()
-        self.page.locator("#draw").click()
-        self.changed("#numbers dl", before)
+        """Generate, and wait until the images are there."""
+        before = self.shown()
+        self.page.locator("#generate").click()
+        self.changed("#cards dl", before)
 
     def changed(self, part: str, before: str) -> None:
         """Wait until the text of a part is another."""
@@ -92,16 +92,16 @@ class Visit(Opened):
         found = self.page.locator(part)
         return found.inner_text().strip() if found.count() else ""
 
-    def numbers(self) -> str:
-        return self.text("#numbers dl")
+    def shown(self) -> str:
+        return self.text("#cards dl")
 
     def cards(self) -> dict[str, str]:
         """What each card says, by its title."""
-        cards = self.page.locator("#numbers .card")
+        cards = self.page.locator("#cards .card")
         return {card.locator("dt").inner_text(): card.locator("dd").inner_text() for card in cards.all()}
 
-    def picture(self, part: str, number: int = 0) -> np.ndarray:
-        """The pixels of a picture as the browser gets them."""
+    def image(self, part: str, number: int = 0) -> np.ndarray:
+        """The pixels of an image as the browser gets them."""
         address = self.page.locator(f"{part} img").nth(number).get_attribute("src")
         with Image.open(io.BytesIO(self.context.request.get(address).body())) as held:
             return np.array(held.convert("RGB"))
@@ -128,12 +128,12 @@ class Visit(Opened):
 def visit(browser: Any, address: str) -> Iterator[Visit]:
     with Visit(browser, address, viewport={"width": 1280, "height": 900}) as visit:
         yield visit
-        assert visit.troubles == []
+        assert visit.errors == []
         assert all(url.startswith((address, "data:", "blob:")) for url in visit.requests)
 
 
 def unpatched(model: Model) -> np.ndarray:
-    """A picture of the model as it is, and proof that nothing is left on it."""
+    """An image of the model as it is, and proof that nothing is left on it."""
     assert MARK not in model.pipe.unet.__dict__
     call = {"height": 64, "width": 64, "num_inference_steps": 2, "output_type": "np"}
     return np.asarray(model.pipe("a fox", generator=torch.Generator().manual_seed(0), **call).images)
@@ -148,7 +148,7 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
         visit.page.keyboard.press("ArrowRight")
     assert slider.input_value() == "0.65"
     visit.press()
-    before, after = visit.picture("#pair", 0), visit.picture("#pair", 1)
+    before, after = visit.image("#pair", 0), visit.image("#pair", 1)
     assert before.shape == after.shape == (64, 64, 3)
     assert not np.array_equal(before, after)
     cards = visit.cards()
@@ -158,11 +158,11 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
 
     # The merge map: another view, block and step.
     assert re.match(r"block 0, step 3: \d+ of 256 tokens \(16 × 16\) stay, coverage 0\.\d+", visit.text("#note p"))
-    shown = visit.picture("#map")
+    shown = visit.image("#map")
     source = visit.page.locator("#map img").get_attribute("src")  # before the click: it may take effect at once
     visit.page.locator("#view").get_by_text("Clusters").click()
     visit.page.wait_for_function("old => document.querySelector('#map img').getAttribute('src') !== old", arg=source)
-    assert not np.array_equal(visit.picture("#map"), shown)
+    assert not np.array_equal(visit.image("#map"), shown)
     note = visit.text("#note p")
     visit.choose("where", "block 4 (8 × 8)")
     visit.changed("#note p", note)
@@ -173,12 +173,12 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     visit.changed("#note p", note)
     assert "block 4, step 2" in visit.text("#note p")
 
-    # A smaller ratio: the unmerged picture is kept, the merged one is nearer to it.
+    # A smaller ratio: the unmerged image is cached, the merged one is nearer to it.
     visit.page.locator("#ratio input[type=number]").fill("0.2")
     visit.page.locator("#ratio input[type=number]").blur()
     visit.press()
-    assert np.array_equal(visit.picture("#pair", 0), before)
-    assert "unmerged, kept" in visit.cards()
+    assert np.array_equal(visit.image("#pair", 0), before)
+    assert "unmerged, cached" in visit.cards()
     assert float(visit.cards()["PSNR dB"]) > float(cards["PSNR dB"])
 
     visit.tab("Python")
@@ -189,7 +189,7 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     assert "256 → " in visit.text("#summary")
 
     visit.tab("Trade-off")
-    visit.page.locator("#draw-curve").click()
+    visit.page.locator("#generate-curve").click()
     visit.page.wait_for_function("document.querySelectorAll('#curve figure').length === 5")
     assert visit.page.locator("#curve svg.chart").count() == 4
     shares = visit.page.locator("#curve tbody th").all_inner_texts()
@@ -197,38 +197,38 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_merged_is_the_same_picture(visit: Visit) -> None:
+def test_nothing_merged_is_the_same_image(visit: Visit) -> None:
     visit.frugal()
     visit.page.locator("#ratio input[type=number]").fill("0")
     visit.page.locator("#ratio input[type=number]").blur()
     visit.press()
-    assert np.array_equal(visit.picture("#pair", 0), visit.picture("#pair", 1))
+    assert np.array_equal(visit.image("#pair", 0), visit.image("#pair", 1))
     assert visit.cards()["PSNR dB"] == "equal"
     assert visit.text("#note p") == "Nothing merged here."
 
 
 @pytest.mark.slow
-def test_a_wrong_value_is_said_next_to_its_field_and_draws_nothing(visit: Visit) -> None:
+def test_a_wrong_value_is_said_next_to_its_field_and_generates_nothing(visit: Visit) -> None:
     visit.frugal()
     visit.type("width", "130")
     line = visit.wrong("130 × 64 is not possible; give sides from 64 to 256 pixels that 8 divides.")
     field, below = visit.page.locator("#width").bounding_box(), line.bounding_box()
     assert 0 < below["y"] - field["y"] < 2 * field["height"]
     visit.type("prompt", "")
-    visit.page.locator("#draw").click()
-    visit.wrong("The prompt is empty; say what to draw.")
+    visit.page.locator("#generate").click()
+    visit.wrong("The prompt is empty; say what to generate.")
     assert visit.page.locator("#pair img").count() == 0
     visit.type("width", "64")
     visit.type("prompt", "<img src=x onerror=alert(1)>")
     visit.page.wait_for_function("document.querySelectorAll('[role=alert]').length === 0")
-    visit.press()  # a prompt is text wherever it appears, or the dialog would be a trouble
+    visit.press()  # a prompt is text wherever it appears, or the dialog would be an error
 
 
 @pytest.mark.slow
-def test_a_curve_wants_a_picture_first(visit: Visit) -> None:
+def test_a_curve_wants_an_image_first(visit: Visit) -> None:
     visit.tab("Trade-off")
-    visit.page.locator("#draw-curve").click()
-    visit.wrong("Draw a picture first.")
+    visit.page.locator("#generate-curve").click()
+    visit.wrong("Generate an image first.")
 
 
 @pytest.mark.slow
@@ -238,8 +238,8 @@ def test_everything_can_be_done_by_keyboard_and_has_a_name(visit: Visit) -> None
     visit.page.keyboard.press("End")
     visit.page.keyboard.type("!")
     visit.page.keyboard.press("Enter")
-    visit.page.locator("#numbers .card").first.wait_for()
-    handle = visit.page.get_by_role("slider", name="Share of the unmerged picture")
+    visit.page.locator("#cards .card").first.wait_for()
+    handle = visit.page.get_by_role("slider", name="Share of the unmerged image")
     handle.focus()
     places = [cut(visit.page)]
     for key in ("ArrowLeft", "ArrowLeft", "Home", "End"):
@@ -259,9 +259,9 @@ def test_everything_can_be_done_by_keyboard_and_has_a_name(visit: Visit) -> None
 
 
 def cut(page: Any) -> float:
-    """Where the edge between the two pictures is, as a share of their width."""
-    picture, edge = (page.locator(f"#pair {name}").first.bounding_box() for name in ("img", "[data-testid=slider]"))
-    return float((edge["x"] + edge["width"] / 2 - picture["x"]) / picture["width"])
+    """Where the edge between the two images is, as a share of their width."""
+    image, edge = (page.locator(f"#pair {name}").first.bounding_box() for name in ("img", "[data-testid=slider]"))
+    return float((edge["x"] + edge["width"] / 2 - image["x"]) / image["width"])
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) 
             paper = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
             ink = visit.page.evaluate("getComputedStyle(document.querySelector('header p')).color")
             seen[scheme] = brightness(paper), brightness(ink)
-            assert visit.troubles == []
+            assert visit.errors == []
     assert seen["light"][0] - seen["light"][1] > 100
     assert seen["dark"][1] - seen["dark"][0] > 100
 
@@ -283,13 +283,13 @@ def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> N
     with Visit(browser, address, viewport={"width": 390, "height": 844}, has_touch=True) as visit:
         visit.frugal()
         visit.press()
-        for name in ("Pictures", "Python", "Trade-off"):
+        for name in ("Images", "Python", "Trade-off"):
             visit.tab(name)
             if name == "Trade-off":
-                visit.page.locator("#draw-curve").click()
+                visit.page.locator("#generate-curve").click()
                 visit.page.wait_for_function("document.querySelectorAll('#curve figure').length === 4")
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert visit.troubles == []
+        assert visit.errors == []
 
 
 def test_an_error_is_a_short_message_and_the_page_works_on(
@@ -304,7 +304,7 @@ def test_an_error_is_a_short_message_and_the_page_works_on(
     visit.type("seed", "91")
     with monkeypatch.context() as patched:
         patched.setattr(model.pipe.unet.conv_out, "forward", fail)
-        visit.page.locator("#draw").click()
+        visit.page.locator("#generate").click()
         line = visit.wrong("That went wrong: RuntimeError: <b>no</b> room")
         assert "for this" not in line.inner_text()
     assert np.array_equal(unpatched(model), before)
@@ -313,10 +313,10 @@ def test_an_error_is_a_short_message_and_the_page_works_on(
 
 
 def started(visit: Visit, seed: int) -> None:
-    """Ask for a picture of many steps, and wait until some are done."""
+    """Ask for an image of many steps, and wait until some are done."""
     visit.frugal(steps=200)
     visit.type("seed", str(seed))
-    visit.page.locator("#draw").click()
+    visit.page.locator("#generate").click()
     visit.page.locator("#pair").get_by_text(re.compile(r"unmerged - [1-9.]")).wait_for()
 
 
@@ -338,42 +338,44 @@ def test_stop_stops(visit: Visit, model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, studio: Studio) -> None:
+def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, session: Session) -> None:
     before = unpatched(model)
     with Visit(browser, address) as visit:
         visit.type("prompt", "a tiger")
         started(visit, seed=102)
         assert model.lock.locked()
     assert idle(model)
-    assert studio._unmerged.get(Picture("emoji-sdxl", "a tiger", 102, 200, 64, 64)) is None  # nor was that finished
+    assert (
+        session._unmerged.get(ImageSettings("emoji-sdxl", "a tiger", 102, 200, 64, 64)) is None
+    )  # nor was that finished
     assert np.array_equal(unpatched(model), before)
 
 
 @pytest.mark.slow
 def test_a_second_visitor_waits_for_the_first(
-    browser: Any, address: str, studio: Studio, monkeypatch: pytest.MonkeyPatch
+    browser: Any, address: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawing, most, compare = 0, 0, studio.compare
+    generating, most, compare = 0, 0, session.compare
 
     def counted(*args: Any) -> Any:
-        nonlocal drawing, most
-        drawing += 1
-        most = max(most, drawing)
+        nonlocal generating, most
+        generating += 1
+        most = max(most, generating)
         try:
             return compare(*args)
         finally:
-            drawing -= 1
+            generating -= 1
 
-    monkeypatch.setattr(studio, "compare", counted)
+    monkeypatch.setattr(session, "compare", counted)
     with Visit(browser, address) as one, Visit(browser, address) as two:
         for seed, visit in enumerate((one, two)):
             visit.frugal(steps=4)
             visit.type("seed", str(200 + seed))
-        one.page.locator("#draw").click()
-        two.page.locator("#draw").click()
+        one.page.locator("#generate").click()
+        two.page.locator("#generate").click()
         for visit in (one, two):
-            visit.page.locator("#numbers .card").first.wait_for()
-            assert visit.troubles == []
+            visit.page.locator("#cards .card").first.wait_for()
+            assert visit.errors == []
     assert most == 1
 
 
@@ -388,7 +390,7 @@ def test_the_page_sits_for_its_screenshot(browser: Any, address: str, tmp_path: 
         visit.page.mouse.move(0, 0)
         visit.page.wait_for_timeout(500)  # for buttons to fade
         shot = Image.open(io.BytesIO(visit.page.screenshot()))
-        assert visit.troubles == []
+        assert visit.errors == []
     shot.convert("RGB").save(path, optimize=True)
     assert shot.size == (1280, 860)
     assert path.stat().st_size < 500_000

@@ -13,7 +13,7 @@ import numpy as np
 from tests.saved import FRUGAL
 from tomadiff.evaluation.metrics.table import Results
 from tomadiff.evaluation.report.page import page
-from tomadiff.evaluation.report.report import markdown, tell
+from tomadiff.evaluation.report.report import load_runs, markdown
 from tomadiff.evaluation.runs.record import Run
 
 EVAL = ("--ratios", "0.5", "--seeds", "2", "--limit", "2", "--networks", "none", "--device", "cpu", *FRUGAL)
@@ -27,7 +27,7 @@ def start(model: Path, out: Path, *launcher: str) -> subprocess.Popen[bytes]:
 
 
 def assert_same(one: Run, other: Run) -> None:
-    """Equal samples and measurements but for times, and equal pictures."""
+    """Equal samples and measurements but for times, and equal images."""
     samples, others = ({key: replace(s, seconds=0) for key, s in run.samples().items()} for run in (one, other))
     assert samples == others
     assert all(np.array_equal(np.asarray(one.image(key)), np.asarray(other.image(key))) for key in samples)
@@ -36,11 +36,11 @@ def assert_same(one: Run, other: Run) -> None:
 
 
 def timeless_report(run: Run, folder: Path) -> str:
-    """Page and table of a run if every picture had taken a second; ``folder`` is used for a copy."""
+    """Page and table of a run if every image had taken a second; ``folder`` is used for a copy."""
     copy = Run.begin(folder, run.config, {})
     for key, sample in sorted(run.samples().items()):
         copy.add(replace(sample, seconds=1.0), run.image(key))
     results = Results.load(run.folder)
     replace(results, rows=tuple(replace(row, seconds=1.0) for row in results.rows)).save(folder)
-    told = tell([folder])
+    told = load_runs([folder])
     return page(told, "the same") + markdown(told)

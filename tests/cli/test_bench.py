@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import tiny
-from tests.evaluation.drawn import thin_sd15
+from tests.evaluation.synthetic_runs import thin_sd15
 from tomadiff.cli.main import app
 from tomadiff.evaluation.runs import models
 
@@ -17,10 +17,10 @@ WIDE = {"COLUMNS": "200"}
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = tiny.build("sdxl")
-    drawn.pipe.set_progress_bar_config(disable=True)
-    monkeypatch.setattr(models, "load", lambda *_, **__: drawn.pipe)
-    monkeypatch.setattr(models, "settings", lambda _: {"num_inference_steps": 2, **drawn.settings})
+    generated = tiny.build("sdxl")
+    generated.pipe.set_progress_bar_config(disable=True)
+    monkeypatch.setattr(models, "load", lambda *_, **__: generated.pipe)
+    monkeypatch.setattr(models, "settings", lambda _: {"num_inference_steps": 2, **generated.settings})
 
 
 @pytest.mark.slow

@@ -46,14 +46,14 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 # ---------------------------------------------------------------------------------------------- generate
-def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: Path) -> None:
+def test_generate_writes_images_that_more_may_join(invoke: Invoke, tmp_path: Path) -> None:
     first = invoke("generate", "-p", "a fox", "-p", "a <script>", "--compare", "--batch", "2", *FRUGAL)
     assert first.exit_code == 0, first.output
     assert str(tmp_path / "run" / "images") in first.output
     second = invoke("generate", "-p", "a fox", "--method", "tomesd", "--seed", "5", "--json", *FRUGAL)
-    (picture,) = json.loads(second.stdout)["pictures"]
-    assert (picture["method"], picture["seed"]) == ("tomesd", 5)
-    note = note_of(Path(picture["path"]))
+    (image,) = json.loads(second.stdout)["images"]
+    assert (image["method"], image["seed"]) == ("tomesd", 5)
+    note = note_of(Path(image["path"]))
     assert note["call"]["num_inference_steps"] == 2
     assert note["prompt"] == "a fox"
     assert len(Run(tmp_path / "run").samples()) == 5
@@ -61,11 +61,11 @@ def test_generate_writes_pictures_that_more_may_join(invoke: Invoke, tmp_path: P
 
 def test_generate_forecasts_steps_and_says_which(invoke: Invoke) -> None:
     many = ("--method", "baseline", "--forecast", "1", "--steps", "8", "--size", "64", "--json")
-    drawn = invoke("generate", "-p", "a fox", *many)
-    assert drawn.exit_code == 0, drawn.output
-    (picture,) = json.loads(drawn.stdout)["pictures"]
-    note = note_of(Path(picture["path"]))
-    assert picture["method"] == "forecast-1"
+    generated = invoke("generate", "-p", "a fox", *many)
+    assert generated.exit_code == 0, generated.output
+    (image,) = json.loads(generated.stdout)["images"]
+    note = note_of(Path(image["path"]))
+    assert image["method"] == "forecast-1"
     assert note["forecast"]["tolerance"] == 1
     assert set(range(4)) <= set(note["forecast"]["computed"]) < set(range(8))
     assert 0 < note["forecast"]["estimated error"] < 1
@@ -76,13 +76,13 @@ def test_generate_forecasts_steps_and_says_which(invoke: Invoke) -> None:
 
 @pytest.mark.slow
 def test_generate_keeps_a_budget(invoke: Invoke) -> None:
-    drawn = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)
-    assert drawn.exit_code == 0, drawn.output
-    (picture,) = json.loads(drawn.stdout)["pictures"]
-    assert picture["method"] == "toma-flops=0.9"
-    assert 0 < picture["ratio"] < 1
-    note = note_of(Path(picture["path"]))
-    assert f"ratio={picture['ratio']}" in note["settings"]
+    generated = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)
+    assert generated.exit_code == 0, generated.output
+    (image,) = json.loads(generated.stdout)["images"]
+    assert image["method"] == "toma-flops=0.9"
+    assert 0 < image["ratio"] < 1
+    note = note_of(Path(image["path"]))
+    assert f"ratio={image['ratio']}" in note["settings"]
     for more, message in (
         (("--ratio", "0.5"), "Both --ratio 0.5 and flops=0.9"),
         (("--speedup", "2"), "Give one budget"),
@@ -93,7 +93,7 @@ def test_generate_keeps_a_budget(invoke: Invoke) -> None:
         assert message in refused.output
 
 
-def test_generate_refuses_a_folder_drawn_otherwise(invoke: Invoke) -> None:
+def test_generate_refuses_a_folder_generated_otherwise(invoke: Invoke) -> None:
     assert invoke("generate", "-p", "a fox", *FRUGAL).exit_code == 0
     again = invoke("generate", "-p", "a fox", "--steps", "3", "--size", "64")
     assert again.exit_code == 1
@@ -107,13 +107,13 @@ def test_a_run_under_an_old_name_of_a_model_is_not_gone_on_with(tmp_path: Path) 
 
 
 # ---------------------------------------------------------------------------------------------- eval
-def test_eval_draws_measures_and_says_where(whole: Run) -> None:
+def test_eval_generates_measures_and_says_where(whole: Run) -> None:
     samples = whole.samples().values()
     assert len(samples) == 2 * 2 * 2
     assert all("psnr" in sample.metrics for sample in samples if sample.method == "toma")
     counted = {sample.method: sample.flops for sample in samples}
     assert 0 < counted["toma"] < counted["baseline"]
-    assert "operations per picture" in (whole.folder / "report.html").read_text(encoding="utf-8")
+    assert "FLOPs per image" in (whole.folder / "report.html").read_text(encoding="utf-8")
     assert {path.name for path in whole.folder.iterdir()} >= {
         "run.json",
         "results.jsonl",
@@ -121,11 +121,11 @@ def test_eval_draws_measures_and_says_where(whole: Run) -> None:
         "report.html",
     }
     assert whole.config["methods"] == ["toma"]
-    assert whole.stamp["processes"] == 1
+    assert whole.environment["processes"] == 1
 
 
-def test_eval_again_draws_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "draw_together", lambda *_: pytest.fail("drew a finished picture"))
+def test_eval_again_generates_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
     table = invoke("eval", *EVAL, out=whole.folder)
     assert table.exit_code == 0, table.output
     assert "PSNR" in table.stdout
@@ -271,6 +271,6 @@ def test_two_processes_give_what_one_gives(whole: Run, model: Path, tmp_path: Pa
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output.decode()
     run = Run(tmp_path / "run")
-    assert run.stamp["processes"] == 2
+    assert run.environment["processes"] == 2
     assert (run.folder / "results-1.jsonl").exists()
     assert_same(whole, run)

@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tests import tiny
-from tests.evaluation.drawn import painted_run
+from tests.evaluation.synthetic_runs import painted_run
 from tomadiff.cli.main import app
 from tomadiff.embedded import MissingWeightsError
 from tomadiff.evaluation.runs import models
@@ -21,15 +21,15 @@ def missing(*_: Any, **__: Any) -> Any:
     raise MissingWeightsError("not here")
 
 
-def test_without_weights_a_landscape_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_weights_a_synthetic_image_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "load", missing)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)], env=WIDE)
     assert result.exit_code == 0, result.output
-    assert "landscape stands in" in result.output
-    assert "ToMA on a picture of 64×64 tokens" in result.output
+    assert "synthetic image stands in" in result.output
+    assert "ToMA on an image of 64×64 tokens" in result.output
     assert "4096" in result.output
-    with Image.open(tmp_path / "merge_map.png") as picture:
-        assert picture.width > picture.height
+    with Image.open(tmp_path / "merge_map.png") as image:
+        assert image.width > image.height
 
 
 def test_with_weights_everything_is_written_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

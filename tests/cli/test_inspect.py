@@ -12,12 +12,12 @@ from tests.saved import FRUGAL, save
 from tomadiff.cli.main import app
 
 NASTY = "</title><script>alert(1)</script>"
-PICTURES = ("clusters.png", "hidden_states.png", "coverage.png", "overlap.png")
+IMAGES = ("clusters.png", "hidden_states.png", "coverage.png", "overlap.png")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Elements(HTMLParser):
-    """The elements of a page, and where its pictures come from."""
+    """The elements of a page, and where its images come from."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save("sdxl", tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def test_a_model_is_drawn_told_and_measured(model: str, tmp_path: Path) -> None:
+def test_a_model_is_generated_told_and_measured(model: str, tmp_path: Path) -> None:
     asked = ["inspect", "-m", model, "-p", NASTY, "--ratio", "0.75", "--out", str(tmp_path), *FRUGAL, "--json"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert sorted(Path(path).name for path in told["pictures"]) == sorted(PICTURES)
+    assert sorted(Path(path).name for path in told["figures"]) == sorted(IMAGES)
     assert [level["name"] for level in told["levels"]] == [f"block {place}" for place in (0, 2, 4, 6, 8, 10)]
     for level in told["levels"]:
         assert level["kept"] == level["tokens"] // 4
@@ -55,11 +55,11 @@ def test_a_model_is_drawn_told_and_measured(model: str, tmp_path: Path) -> None:
     elements = Elements(page)
     assert "script" not in elements.names
     assert "&lt;script&gt;" in page
-    assert len(elements.sources) == len(PICTURES)
+    assert len(elements.sources) == len(IMAGES)
     assert all(source.startswith("data:image/") for source in elements.sources)
-    for name in PICTURES:
-        with Image.open(tmp_path / name) as picture:
-            assert min(picture.size) > 300
+    for name in IMAGES:
+        with Image.open(tmp_path / name) as image:
+            assert min(image.size) > 300
 
 
 def test_a_method_that_plans_for_every_block_is_followed_in_some(model: str, tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_landscape_shows_the_methods_that_are_asked_for(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["todo.png", "tomesd.png"]
     assert "tomesd.png" in result.output
-    with Image.open(tmp_path / "new" / "tomesd.png") as picture:
-        assert picture.width > 2 * picture.height
+    with Image.open(tmp_path / "new" / "tomesd.png") as image:
+        assert image.width > 2 * image.height
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_landscape_shows_the_methods_that_are_asked_for(tmp_path: Path) -> Non
         (["--ratio", "1.5"], "share of tokens removed"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_before_anything_is_drawn(
+def test_what_cannot_be_is_said_in_one_line_before_anything_is_generated(
     wish: list[str], answer: str, tmp_path: Path
 ) -> None:
     result = CliRunner().invoke(app, ["inspect", *wish, "--out", str(tmp_path / "new")])
@@ -106,7 +106,7 @@ def test_what_cannot_be_is_said_in_one_line_before_anything_is_drawn(
 
 
 @pytest.mark.parametrize(("page", "count", "largest"), [("methods.md", 8, 120_000), ("guide/inspect.md", 4, 500_000)])
-def test_every_picture_of_the_pages_is_there_and_small(page: str, count: int, largest: int) -> None:
+def test_every_image_of_the_pages_is_there_and_small(page: str, count: int, largest: int) -> None:
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     shown = [line.split("](")[1].rstrip(")") for line in lines if line.startswith("![")]
     assert len(shown) == count

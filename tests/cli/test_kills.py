@@ -92,7 +92,7 @@ def same_tables(whole: Path, cut: Path) -> None:
     assert counts[0] == counts[1]
 
 
-TUNE = ("--flops", "0.9", "--pictures", "2", *CPU)
+TUNE = ("--flops", "0.9", "--images", "2", *CPU)
 PAPER = ("--tables", "4,6", "--prompts", "1", "--seeds", "1", "--rounds", "1", "--networks", "none", *CPU)
 BENCH = ("--ratios", "0.5", "--rounds", "4", *CPU)
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""``tomadiff paper`` on a tiny pipeline: what it draws, writes and says, and that it goes on."""
+"""``tomadiff paper`` on a tiny pipeline: what it generates, writes and says, and that it goes on."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.evaluation.drawn import thin_sd15
+from tests.evaluation.synthetic_runs import thin_sd15
 from tests.saved import FRUGAL, save
 from tomadiff import embedded
 from tomadiff.cli.main import app
@@ -33,15 +33,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(tmp_path, "--model", str(model), "--tables", "9", *SMALL)
     assert result.exit_code == 0, result.output
-    assert "ToMA and its peers" in result.stdout
-    assert "cannot be told" in result.stdout  # with one picture of each
+    assert "ToMA and the baselines" in result.stdout
+    assert "cannot be told" in result.stdout  # with one image of each
     run = Run(tmp_path / "tiny")
     assert len(run.samples()) == 1 + 4 * 3 + 1
     assert all(sample.flops > 0 for sample in run.samples().values())
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {"tiny", "figure-7.png", "paper.html", "paper.md", "paper.json"}
     assert (tmp_path / "tiny" / "report.html").exists()
-    monkeypatch.setattr(generate, "draw_together", lambda *_: pytest.fail("drew a finished picture"))
+    monkeypatch.setattr(generate, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
     again = invoke(tmp_path, "--model", str(model), "--tables", "9", "--json", *SMALL)
     (table,) = json.loads(again.stdout)["tables"]
     assert (table["table"], len(table["rows"]), len(table["judged"])) == (9, 14, 4)
@@ -50,7 +50,7 @@ def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monk
 def test_a_row_that_fails_is_told_and_the_tables_are_written(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = generate.draw_together
+    real = generate.generate_batch
 
     def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
         merging = pipe.unet.__dict__.get(MARK)
@@ -58,7 +58,7 @@ def test_a_row_that_fails_is_told_and_the_tables_are_written(
             raise torch.linalg.LinAlgError("did not converge")
         return real(pipe, prompts, seeds, call, made)
 
-    monkeypatch.setattr(generate, "draw_together", breaks)
+    monkeypatch.setattr(generate, "generate_batch", breaks)
     result = invoke(tmp_path, "--model", str(model), "--tables", "6", *SMALL)
     assert result.exit_code == 1
     assert "paper-pinv 50%, 'a fox on a blue background', seed 0 failed: did not converge" in result.stderr
@@ -81,7 +81,7 @@ def test_merging_alone_needs_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_architecture_is_timed_and_its_pictures_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_is_timed_and_its_images_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thin_sd15(monkeypatch)
     asked = ("--arch", "sd15", "--tables", "6", "--size", "64", "--depth", "1", "--rounds", "1", "--device", "cpu")
     result = invoke(tmp_path, *asked, "--json")

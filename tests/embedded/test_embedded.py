@@ -1,4 +1,4 @@
-"""The embedded pipelines load offline and draw: same seed same picture, other seed another."""
+"""The embedded pipelines load offline and generate: same seed same image, other seed another."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ def skip_unless_present(name):
 
 
 @pytest.fixture(params=PIPELINES)
-def drawing(request):
-    """A pipeline's name and a function that draws one picture (h, w, 3) from a seed, in a few steps."""
+def generating(request):
+    """A pipeline's name and a function that generates one image (h, w, 3) from a seed, in a few steps."""
     skip_unless_present(request.param)
     pipe = embedded.load(request.param)
     settings = embedded.settings(request.param) | dict(num_inference_steps=4)
 
-    def draw(seed):
+    def generate(seed):
         return pipe(PROMPT, generator=torch.Generator().manual_seed(seed), output_type="np", **settings).images[0]
 
-    return request.param, draw
+    return request.param, generate
 
 
 @pytest.mark.parametrize("name", embedded.NAMES)
@@ -66,9 +66,9 @@ def test_missing_weights_say_how_to_make_them(tmp_path, monkeypatch):
         embedded.load("emoji-sdxl")
 
 
-def test_a_picture_is_128_square_and_depends_on_the_seed_alone(drawing):
-    _, draw = drawing
-    first, again, other = draw(0), draw(0), draw(1)
+def test_an_image_is_128_square_and_depends_on_the_seed_alone(generating):
+    _, generate = generating
+    first, again, other = generate(0), generate(0), generate(1)
     assert first.shape == (128, 128, 3)
     assert np.isfinite(first).all()
     assert np.array_equal(first, again)

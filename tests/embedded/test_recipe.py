@@ -32,8 +32,8 @@ def test_held_out_pairs_are_a_tenth_and_never_among_the_training_pairs():
 
 def test_backgrounds_have_the_colour_asked_for():
     generator = torch.Generator().manual_seed(0)
-    drawn = compose.backgrounds(torch.arange(len(objects.COLOURS)), generator).mean((2, 3))
-    assert torch.allclose(drawn, torch.tensor(list(objects.COLOURS.values())), atol=0.06)
+    generated = compose.backgrounds(torch.arange(len(objects.COLOURS)), generator).mean((2, 3))
+    assert torch.allclose(generated, torch.tensor(list(objects.COLOURS.values())), atol=0.06)
 
 
 def test_codes_of_objects_and_of_colours_are_orthogonal():
@@ -42,7 +42,7 @@ def test_codes_of_objects_and_of_colours_are_orthogonal():
     assert torch.equal(rows @ rows.T, encoders.CODE * torch.eye(len(rows)))
 
 
-def test_noise_and_picture_lie_at_the_ends_of_the_line():
+def test_noise_and_image_lie_at_the_ends_of_the_line():
     latents, generator = torch.randn(2, 4, 8, 8), torch.Generator().manual_seed(0)
     noisy, velocity = flow.add_noise(latents, torch.tensor([0.0, 1.0]), generator)
     assert torch.equal(noisy[0], latents[0])

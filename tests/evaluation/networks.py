@@ -1,4 +1,4 @@
-"""Tiny random networks, saved as transformers saves real ones, and pictures to show them."""
+"""Tiny random networks, saved as transformers saves real ones, and images to show them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE: dict[str, Any] = dict(hidden_size=32, intermediate_size=64, num_hidden_la
 
 
 def save_clip(folder: Path, seed: int = 0) -> Path:
-    """A CLIPModel of 32 × 32 pictures with its processor, one token per byte."""
+    """A CLIPModel of 32 × 32 images with its processor, one token per byte."""
     torch.manual_seed(seed)
     letters = sorted(ByteLevel.alphabet())
     words = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{letter}</w>" for letter in letters)]
@@ -34,7 +34,7 @@ def save_clip(folder: Path, seed: int = 0) -> Path:
 
 
 def save_dino(folder: Path, kind: str = "vit") -> Path:
-    """A ViT (as DINO's weights are published) or a Dinov2 of 32 × 32 pictures."""
+    """A ViT (as DINO's weights are published) or a Dinov2 of 32 × 32 images."""
     torch.manual_seed(0)
     if kind == "vit":
         model = transformers.ViTModel(transformers.ViTConfig(**SHAPE, image_size=32, patch_size=8))
@@ -45,8 +45,8 @@ def save_dino(folder: Path, kind: str = "vit") -> Path:
     return folder
 
 
-def picture(seed: int, size: tuple[int, int] = (32, 32), noise: float = 0.0) -> Image.Image:
-    """A smooth picture that ``seed`` chooses, with noise that depends on how much of it there is."""
+def image(seed: int, size: tuple[int, int] = (32, 32), noise: float = 0.0) -> Image.Image:
+    """A smooth image that ``seed`` chooses, with noise that depends on how much of it there is."""
     chance = np.random.default_rng(seed)
     x, y = np.meshgrid(np.linspace(0, 1, size[0]), np.linspace(0, 1, size[1]))
     waves = [np.sin(6 * (a * x + b * y) + c) for a, b, c in chance.uniform(0, 2, (3, 3))]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.drawn import painted_run
+from tests.evaluation.synthetic_runs import painted_run
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.paper.claims import (
     ENOUGH,
@@ -21,18 +21,18 @@ from tomadiff.evaluation.paper.claims import (
     counts,
     judge,
 )
-from tomadiff.evaluation.paper.evidence import Drawn, Timed
+from tomadiff.evaluation.paper.evidence import MeasuredRun, Timed
 from tomadiff.evaluation.runs.generate import Variant
 
 SOFT, HARD, OTHER, NONE = Variant("toma", 0.25), Variant("toma", 0.75), Variant("tomesd", 0.75), Variant()
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> MeasuredRun:
     """Landscapes that blur with the ratio, and take 2 − ratio seconds, by two methods alike."""
     prompts = [f"lake {number}" for number in range(ENOUGH)]
     run = painted_run(tmp_path_factory.mktemp("claims"), prompts, ("toma", "tomesd"), size=24)
-    return Drawn(run, measure(run, networks={}))
+    return MeasuredRun(run, measure(run, networks={}))
 
 
 def verdict(check: Check, evidence: Evidence) -> Verdict:
@@ -61,19 +61,19 @@ def verdict(check: Check, evidence: Evidence) -> Verdict:
     ],
     ids=repr,
 )
-def test_a_check_on_pictures(check: Check, expected: Verdict, drawn: Drawn) -> None:
-    assert verdict(check, drawn) is expected
+def test_a_check_on_images(check: Check, expected: Verdict, generated: MeasuredRun) -> None:
+    assert verdict(check, generated) is expected
 
 
-def test_a_finding_says_what_it_rests_on(drawn: Drawn) -> None:
-    words = Better(SOFT, HARD, "mse").look(drawn).words
+def test_a_finding_says_what_it_rests_on(generated: MeasuredRun) -> None:
+    words = Better(SOFT, HARD, "mse").look(generated).words
     assert words.startswith("ToMA 25% against ToMA 75%: MSE -")
-    assert "1.40× [1.40, 1.40] as fast as" in Faster(HARD, SOFT).look(drawn).words
+    assert "1.40× [1.40, 1.40] as fast as" in Faster(HARD, SOFT).look(generated).words
 
 
 def test_few_samples_settle_nothing(tmp_path: Path) -> None:
     run = painted_run(tmp_path, ["a lake"], size=24)
-    evidence = Drawn(run, measure(run, networks={}))
+    evidence = MeasuredRun(run, measure(run, networks={}))
     for check in (Better(SOFT, HARD, "mse"), Faster(HARD, SOFT), Alike(SOFT, SOFT, "mse", 0.1)):
         assert verdict(check, evidence) is Verdict.OPEN
 
@@ -112,8 +112,10 @@ def checks() -> Iterator[tuple[tuple[Check, ...], Verdict]]:
 
 
 @pytest.mark.parametrize(("parts", "expected"), list(checks()))
-def test_a_claim_stands_on_all_of_its_checks(parts: tuple[Check, ...], expected: Verdict, drawn: Drawn) -> None:
-    judged = judge(Claim("so it is", parts), drawn)
+def test_a_claim_stands_on_all_of_its_checks(
+    parts: tuple[Check, ...], expected: Verdict, generated: MeasuredRun
+) -> None:
+    judged = judge(Claim("so it is", parts), generated)
     assert judged.verdict is expected
     assert len(judged.findings) == len(parts)
     assert counts([judged, judged])[expected] == 2

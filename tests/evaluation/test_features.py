@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.evaluation.networks import picture, save_clip, save_dino
+from tests.evaluation.networks import image, save_clip, save_dino
 from tomadiff import embedded
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.metrics.features import (
@@ -31,7 +31,7 @@ from tomadiff.evaluation.metrics.features import (
     to_pixels,
 )
 
-PICTURES = [picture(0), picture(1), picture(2, (48, 32)), picture(3, (32, 80)), picture(4)]  # sizes may differ
+IMAGES = [image(0), image(1), image(2, (48, 32)), image(3, (32, 80)), image(4)]  # sizes may differ
 PROMPTS = ["a fox", "a much longer prompt about an owl that is cut off at the end", "", "naïve 🦊"]
 
 
@@ -46,12 +46,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(("name", "saved"), [("clip", "clip"), ("dino", "vit"), ("dino", "dinov2")])
-def test_features_of_pictures_do_not_depend_on_the_batch(name: str, saved: str, folders: dict[str, Path]) -> None:
+def test_features_of_images_do_not_depend_on_the_batch(name: str, saved: str, folders: dict[str, Path]) -> None:
     network = openers([name], {name: folders[saved]})[name]()
     assert isinstance(network, Network)
     assert isinstance(network, TextNetwork) == (name == "clip")
     assert not isinstance(network, PairNetwork)
-    together, alone = image_features(network, iter(PICTURES), batch=3), image_features(network, PICTURES, batch=1)
+    together, alone = image_features(network, iter(IMAGES), batch=3), image_features(network, IMAGES, batch=1)
     assert together.shape == (5, 16 if name == "clip" else 32)
     assert torch.allclose(together, alone, atol=1e-5)
     assert (together[0] - together[1]).abs().max() > 1e-3
@@ -62,10 +62,10 @@ def test_clip_gives_what_the_model_gives(folders: dict[str, Path]) -> None:
 
     model, processor = (kind.from_pretrained(folders["clip"]) for kind in (CLIPModel, CLIPProcessor))
     network = Clip.open(str(folders["clip"]))
-    inputs = processor(text=PROMPTS[:1], images=PICTURES[:1], return_tensors="pt")
+    inputs = processor(text=PROMPTS[:1], images=IMAGES[:1], return_tensors="pt")
     with torch.no_grad():
         whole = model(**inputs)
-    shown, read = image_features(network, PICTURES[:1]), text_features(network, PROMPTS[:1])
+    shown, read = image_features(network, IMAGES[:1]), text_features(network, PROMPTS[:1])
     assert torch.allclose(nn.functional.normalize(shown), whole.image_embeds, atol=1e-5)
     assert torch.allclose(nn.functional.normalize(read), whole.text_embeds, atol=1e-5)
 
@@ -90,20 +90,20 @@ def test_a_downloaded_network_is_taken_from_the_cache(
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", look)
     network, here = openers(["clip"], {"clip": "owner/clip"})["clip"](), Clip.open(str(folders["clip"]))
     assert isinstance(network, Clip)
-    assert torch.equal(image_features(network, PICTURES), image_features(here, PICTURES))
+    assert torch.equal(image_features(network, IMAGES), image_features(here, IMAGES))
 
 
 def test_the_judge_runs_through_the_same_code(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "folder", lambda name: folders["clip"])
     judge, clip = openers(["judge"])["judge"](), Clip.open(str(folders["clip"]))
     assert isinstance(judge, TextNetwork)
-    assert torch.equal(image_features(judge, PICTURES), image_features(clip, PICTURES))
+    assert torch.equal(image_features(judge, IMAGES), image_features(clip, IMAGES))
 
 
 def test_pixels_keep_their_values() -> None:
-    pixels = to_pixels([picture(0), picture(1)])
+    pixels = to_pixels([image(0), image(1)])
     assert pixels.shape == (2, 3, 32, 32)
-    assert (pixels[1, :, 3, 5] * 255).round().tolist() == list(picture(1).getpixel((5, 3)))
+    assert (pixels[1, :, 3, 5] * 255).round().tolist() == list(image(1).getpixel((5, 3)))
 
 
 def test_batches_leave_nothing_out() -> None:
@@ -199,7 +199,7 @@ def lpips(monkeypatch: pytest.MonkeyPatch) -> Lpips:
 
 
 def layer_outputs(images: torch.Tensor) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    """What the ReLUs of :func:`alexnet` give for pictures in [0, 1], which LPIPS shifts and scales first."""
+    """What the ReLUs of :func:`alexnet` give for images in [0, 1], which LPIPS shifts and scales first."""
     shift, scale = (torch.tensor(v).view(1, 3, 1, 1) for v in ([-0.030, -0.088, -0.188], [0.458, 0.448, 0.450]))
     x, seen = (2 * images - 1 - shift) / scale, []
     for layer in alexnet().features:
@@ -211,7 +211,7 @@ def layer_outputs(images: torch.Tensor) -> list[np.ndarray[Any, np.dtype[np.floa
 
 def test_lpips_equals_its_formula(lpips: Lpips) -> None:
     """Zhang et al., equation 1, written once more in NumPy, on the same convolutions and heads."""
-    ours, theirs = (to_pixels([picture(seed, (64, 64), noise) for seed in range(2)]) for noise in (0.0, 0.3))
+    ours, theirs = (to_pixels([image(seed, (64, 64), noise) for seed in range(2)]) for noise in (0.0, 0.3))
     heads, expected = lpips.model.net.state_dict(), np.zeros(2)
     for level, pair in enumerate(zip(layer_outputs(ours), layer_outputs(theirs), strict=True)):
         x, y = (side / np.sqrt((side**2).sum(1, keepdims=True) + 1e-16) for side in pair)
@@ -224,7 +224,7 @@ def test_lpips_equals_its_formula(lpips: Lpips) -> None:
 def test_lpips_looks_at_each_pair_alone(lpips: Lpips) -> None:
     assert isinstance(lpips, PairNetwork)
     assert not isinstance(lpips, Network)
-    ours, theirs = (to_pixels([picture(seed, (64, 64), noise) for seed in range(3)]) for noise in (0.0, 0.2))
+    ours, theirs = (to_pixels([image(seed, (64, 64), noise) for seed in range(3)]) for noise in (0.0, 0.2))
     alone = torch.cat([lpips.distances(ours[i : i + 1], theirs[i : i + 1]) for i in range(3)])
     assert torch.allclose(lpips.distances(ours, theirs), alone, atol=1e-5)
     assert lpips.distances(ours, ours).tolist() == [0] * 3
@@ -234,7 +234,7 @@ def test_lpips_equals_the_package_of_its_authors(lpips: Lpips) -> None:
     """Their code and their heads, on the same random convolutions; `pip install --no-deps lpips==0.1.4` to run it."""
     theirs = pytest.importorskip("lpips", reason="the package of the authors is not installed")
     oracle = theirs.LPIPS(net="alex", verbose=False)
-    ours, others = (to_pixels([picture(seed, (64, 64), noise) for seed in range(3)]) for noise in (0.0, 0.2))
+    ours, others = (to_pixels([image(seed, (64, 64), noise) for seed in range(3)]) for noise in (0.0, 0.2))
     with torch.no_grad():
         expected = oracle(ours, others, normalize=True).flatten()
     assert expected.min() > 1e-3

@@ -1,4 +1,4 @@
-"""Pictures of a run: a fixed order, the same picture whatever came before, nothing lost to a kill."""
+"""Images of a run: a fixed order, the same image whatever came before, nothing lost to a kill."""
 
 import errno
 import os
@@ -19,8 +19,8 @@ from tomadiff.engine.model import MARK
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.runs import generate, models
-from tomadiff.evaluation.runs.generate import Variant, answer, draw, draw_together, questions, variants
-from tomadiff.evaluation.runs.processes import Crew
+from tomadiff.evaluation.runs.generate import Variant, generate_batch, generate_image, run_tasks, tasks, variants
+from tomadiff.evaluation.runs.processes import ProcessGroup
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.runs.record import Run, note_of
 from tomadiff.methods import ToMA
@@ -45,20 +45,20 @@ def pixels(image: Image.Image) -> Any:
 
 
 def counted(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pictures each call of the pipeline draws; warm-ups left out."""
-    drawn: list[int] = []
-    real = generate.draw_together
+    """How many images each call of the pipeline generates; warm-ups left out."""
+    generated: list[int] = []
+    real = generate.generate_batch
 
     def counting(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
-        drawn.append(len(prompts))
+        generated.append(len(prompts))
         return real(pipe, prompts, seeds, call, made)
 
-    monkeypatch.setattr(generate, "draw_together", counting)
+    monkeypatch.setattr(generate, "generate_batch", counting)
     monkeypatch.setattr(generate, "warm_up", lambda *_: None)
-    return drawn
+    return generated
 
 
-# ---------------------------------------------------------------------------------------------- what to draw
+# ---------------------------------------------------------------------------------------------- what to generate
 def test_the_baseline_comes_first_and_nothing_twice() -> None:
     wanted = variants(["toma", "baseline", "todo"], [0.25, 0.5, 0.5])
     assert wanted[:3] == [Variant(), Variant("toma", 0.25), Variant("toma", 0.5)]
@@ -77,14 +77,14 @@ def test_bad_methods_and_ratios_are_refused_before_any_work() -> None:
         variants(["tomasd"], [0.5])
     with pytest.raises(SettingError, match=r"ratio=1\.5"):
         variants(["toma"], [1.5])
-    with pytest.raises(SettingError, match="nothing to draw"):
-        questions([], [0], variants(["toma"], [0.5]))
+    with pytest.raises(SettingError, match="nothing to generate"):
+        tasks([], [0], variants(["toma"], [0.5]))
 
 
 def test_questions_follow_from_what_is_asked_alone() -> None:
     wanted = variants(["toma"], [0.5])
-    batches = questions(["a fox", "a cat", "a fox"], [0, 1, 1], wanted, batch=3)
-    assert batches == questions(["a fox", "a cat"], [0, 1], wanted, batch=3)
+    batches = tasks(["a fox", "a cat", "a fox"], [0, 1, 1], wanted, batch=3)
+    assert batches == tasks(["a fox", "a cat"], [0, 1], wanted, batch=3)
     assert [len(batch) for batch in batches] == [3, 3, 1, 1]
     assert [batch[0].variant.method for batch in batches] == ["baseline", "toma"] * 2
     keys = [question.key for batch in batches for question in batch]
@@ -92,29 +92,29 @@ def test_questions_follow_from_what_is_asked_alone() -> None:
 
 
 def test_a_negative_prompt_makes_another_question() -> None:
-    plain, barred = questions([Prompt("a fox"), Prompt("a fox", "snow")], [0], [Variant()])
+    plain, barred = tasks([Prompt("a fox"), Prompt("a fox", "snow")], [0], [Variant()])
     assert plain[0].key != barred[0].key
 
 
-# ---------------------------------------------------------------------------------------------- how to draw
-def test_a_seed_gives_its_picture_whatever_was_drawn_before(tiny: Tiny) -> None:
-    first = draw(tiny.pipe, "a fox", 3, CALL)
-    merged = draw(tiny.pipe, "a fox", 3, CALL, ToMA(0.5))
-    other = draw(tiny.pipe, "a fox", 4, CALL)
-    assert np.array_equal(pixels(first), pixels(draw(tiny.pipe, "a fox", 3, CALL)))
+# ---------------------------------------------------------------------------------------------- how to generate
+def test_a_seed_gives_its_image_whatever_was_generated_before(tiny: Tiny) -> None:
+    first = generate_image(tiny.pipe, "a fox", 3, CALL)
+    merged = generate_image(tiny.pipe, "a fox", 3, CALL, ToMA(0.5))
+    other = generate_image(tiny.pipe, "a fox", 4, CALL)
+    assert np.array_equal(pixels(first), pixels(generate_image(tiny.pipe, "a fox", 3, CALL)))
     assert not np.array_equal(pixels(first), pixels(merged))
     assert not np.array_equal(pixels(first), pixels(other))
 
 
 def test_a_negative_prompt_counts(tiny: Tiny) -> None:
-    plain, barred = (draw(tiny.pipe, Prompt("a fox", negative), 0, CALL) for negative in ("", "snow"))
+    plain, barred = (generate_image(tiny.pipe, Prompt("a fox", negative), 0, CALL) for negative in ("", "snow"))
     assert not np.array_equal(pixels(plain), pixels(barred))
 
 
-def test_merging_comes_off_when_drawing_fails(tiny: Tiny) -> None:
+def test_merging_comes_off_when_generating_fails(tiny: Tiny) -> None:
     before = {name: module.forward for name, module in tiny.pipe.unet.named_modules()}
     with pytest.raises(Exception, match="divisible"):
-        draw(tiny.pipe, "a fox", 0, {**CALL, "height": 63}, ToMA(0.5))
+        generate_image(tiny.pipe, "a fox", 0, {**CALL, "height": 63}, ToMA(0.5))
     assert {name: module.forward for name, module in tiny.pipe.unet.named_modules()} == before
 
 
@@ -126,27 +126,29 @@ def test_a_call_is_completed_and_checked(tiny: Tiny) -> None:
         generate.call_of("somewhere", tiny.pipe, steps=0)
 
 
-def test_a_method_that_does_not_fit_is_refused_before_the_first_picture() -> None:
+def test_a_method_that_does_not_fit_is_refused_before_the_first_image() -> None:
     with pytest.raises(UnsupportedModelError, match="ToDo does not work on"):
-        generate.require_drawable(build("wan").pipe, variants(["toma", "todo"], [0.5]))
+        generate.require_supported(build("wan").pipe, variants(["toma", "todo"], [0.5]))
 
 
 def test_a_pipeline_of_videos_is_refused() -> None:
     tiny = build("wan")
-    with pytest.raises(UnsupportedModelError, match="single pictures"):
-        draw(tiny.pipe, "a fox", 0, {**tiny.settings, "num_inference_steps": 1})
+    with pytest.raises(UnsupportedModelError, match="single images"):
+        generate_image(tiny.pipe, "a fox", 0, {**tiny.settings, "num_inference_steps": 1})
 
 
 # ---------------------------------------------------------------------------------------------- answer
-def test_a_picture_says_how_to_draw_it_again(tiny: Tiny, tmp_path: Path) -> None:
+def test_an_image_says_how_to_generate_it_again(tiny: Tiny, tmp_path: Path) -> None:
     run = begin(tmp_path)
     about = models.describe("tiny", tiny.pipe)
-    answer(tiny.pipe, run, questions(["a fox", "a <script>"], [0], variants(["toma"], [0.5]), batch=2), CALL, about)
+    run_tasks(tiny.pipe, run, tasks(["a fox", "a <script>"], [0], variants(["toma"], [0.5]), batch=2), CALL, about)
     for key in run.samples():
         note = note_of(run.image_path(key))
         prompts = [Prompt(text, negative) for text, negative, _ in note["together"]]
         seeds = [seed for *_, seed in note["together"]]
-        again, _ = draw_together(tiny.pipe, prompts, seeds, note["call"], Variant(note["method"], note["ratio"]).made())
+        again, _ = generate_batch(
+            tiny.pipe, prompts, seeds, note["call"], Variant(note["method"], note["ratio"]).made()
+        )
         place = [prompt.text for prompt in prompts].index(note["prompt"])
         assert np.array_equal(pixels(again[place]), pixels(run.image(key)))
         assert note["pipeline"] == "StableDiffusionXLPipeline"
@@ -154,35 +156,35 @@ def test_a_picture_says_how_to_draw_it_again(tiny: Tiny, tmp_path: Path) -> None
         assert ("settings" in note, "schedule" in note) == (note["method"] == "toma",) * 2
 
 
-def test_going_on_draws_only_what_is_missing(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, batches = begin(tmp_path), questions(["a fox", "a cat"], [0], variants(["toma"], [0.5]))
-    answer(tiny.pipe, run, batches[:2], CALL, ABOUT)
+def test_going_on_generates_only_what_is_missing(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, batches = begin(tmp_path), tasks(["a fox", "a cat"], [0], variants(["toma"], [0.5]))
+    run_tasks(tiny.pipe, run, batches[:2], CALL, ABOUT)
     before = run.samples()
-    drawn = counted(tiny.pipe, monkeypatch)
+    generated = counted(tiny.pipe, monkeypatch)
     told: list[int] = []
-    answer(tiny.pipe, begin(tmp_path), batches, CALL, ABOUT, told.append)
-    assert len(drawn) == len(told) == 2
-    answer(tiny.pipe, begin(tmp_path), batches, CALL, ABOUT, told.append)
-    assert len(drawn) == len(told) == 2
+    run_tasks(tiny.pipe, begin(tmp_path), batches, CALL, ABOUT, told.append)
+    assert len(generated) == len(told) == 2
+    run_tasks(tiny.pipe, begin(tmp_path), batches, CALL, ABOUT, told.append)
+    assert len(generated) == len(told) == 2
     assert {key: run.samples()[key] for key in before} == before
 
 
-def test_a_batch_cut_short_is_drawn_whole_and_recorded_once(tiny: Tiny, tmp_path: Path) -> None:
-    batches = questions(["a fox", "a cat", "an owl"], [0], [Variant()], batch=3)
+def test_a_batch_cut_short_is_generated_whole_and_recorded_once(tiny: Tiny, tmp_path: Path) -> None:
+    batches = tasks(["a fox", "a cat", "an owl"], [0], [Variant()], batch=3)
     whole, cut = begin(tmp_path / "whole"), begin(tmp_path / "cut")
     for run in (whole, cut):
-        answer(tiny.pipe, run, batches, CALL, ABOUT)
+        run_tasks(tiny.pipe, run, batches, CALL, ABOUT)
     lines = (cut.folder / "results.jsonl").read_bytes().splitlines(keepends=True)
     (cut.folder / "results.jsonl").write_bytes(lines[0] + lines[1][:20])
     kept = dict(cut.samples())
     assert len(kept) == 1
-    answer(tiny.pipe, cut, batches, CALL, ABOUT)
+    run_tasks(tiny.pipe, cut, batches, CALL, ABOUT)
     assert kept.items() <= cut.samples().items()
     assert_equal_runs(whole, cut)
 
 
 def test_a_full_disk_keeps_what_was_done(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, batches = begin(tmp_path), questions(["a fox", "a cat"], [0], [Variant()])
+    run, batches = begin(tmp_path), tasks(["a fox", "a cat"], [0], [Variant()])
     real = os.fsync
 
     def sync(file: int) -> None:
@@ -192,42 +194,42 @@ def test_a_full_disk_keeps_what_was_done(tiny: Tiny, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(OSError, match="No space"):
-        answer(tiny.pipe, run, batches, CALL, ABOUT)
+        run_tasks(tiny.pipe, run, batches, CALL, ABOUT)
     assert len(run.samples()) == len(list(run.images.iterdir())) == 1
     monkeypatch.undo()
-    answer(tiny.pipe, run, batches, CALL, ABOUT)
+    run_tasks(tiny.pipe, run, batches, CALL, ABOUT)
     assert len(run.samples()) == 2
 
 
 def test_a_batch_that_fails_is_reported_and_the_rest_goes_on(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, batches = begin(tmp_path), questions(["a fox", "a cat"], [0], variants(["toma-paper"], [0.5]))
-    real = generate.draw_together
+    run, batches = begin(tmp_path), tasks(["a fox", "a cat"], [0], variants(["toma-paper"], [0.5]))
+    real = generate.generate_batch
 
     def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
         if MARK in pipe.unet.__dict__ and prompts[0].text == "a fox":
             raise torch.linalg.LinAlgError("did not converge")
         return real(pipe, prompts, seeds, call, made)
 
-    monkeypatch.setattr(generate, "draw_together", breaks)
-    failures = Crew(cpu=True).answer(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    monkeypatch.setattr(generate, "generate_batch", breaks)
+    failures = ProcessGroup(cpu=True).run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
     assert failures.lines == ["toma-paper 50%, 'a fox', seed 0 failed: did not converge"]
     assert len(run.samples()) == 3
     with pytest.raises(torch.linalg.LinAlgError):  # where nobody writes failures down
-        answer(tiny.pipe, run, batches, CALL, ABOUT)
+        run_tasks(tiny.pipe, run, batches, CALL, ABOUT)
     monkeypatch.undo()
-    assert not Crew(cpu=True).answer(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    assert not ProcessGroup(cpu=True).run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
     assert len(run.samples()) == 4
 
 
 def test_one_process_has_all_the_work(tiny: Tiny, tmp_path: Path) -> None:
-    crew = Crew(cpu=True)
-    run, batches = crew.begin(tmp_path, {}, {}), questions(["a fox", "a cat"], [0], [Variant()])
-    assert (crew.leads, crew.size, crew.device) == (True, 1, None)
-    assert crew.share(batches, run) == batches
-    answer(tiny.pipe, run, batches[:1], CALL, ABOUT)
-    assert crew.share(batches, run) == batches[1:]
+    group = ProcessGroup(cpu=True)
+    run, batches = group.begin(tmp_path, {}, {}), tasks(["a fox", "a cat"], [0], [Variant()])
+    assert (group.leads, group.size, group.device) == (True, 1, None)
+    assert group.share(batches, run) == batches
+    run_tasks(tiny.pipe, run, batches[:1], CALL, ABOUT)
+    assert group.share(batches, run) == batches[1:]
 
 
 # ---------------------------------------------------------------------------------------------- kills
@@ -236,7 +238,7 @@ QUICK = {"num_inference_steps": 1, "height": 32, "width": 32}
 
 
 def assert_equal_runs(one: Run, other: Run) -> None:
-    """Equal samples but for times, equal pictures, no leftovers."""
+    """Equal samples but for times, equal images, no leftovers."""
     samples, others = ({key: replace(s, seconds=0) for key, s in run.samples().items()} for run in (one, other))
     assert samples == others
     for key in samples:
@@ -250,7 +252,7 @@ def forked(pipe: Any, folder: Path, batches: list[generate.Batch]) -> int:
     if child:
         return child
     try:
-        answer(pipe, begin(folder), batches, QUICK, ABOUT)
+        run_tasks(pipe, begin(folder), batches, QUICK, ABOUT)
     finally:
         os._exit(0)
 
@@ -267,23 +269,23 @@ def killed_at_work(pipe: Any, folder: Path, batches: list[generate.Batch], after
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_twenty_kills_lose_nothing_and_change_nothing(tiny: Tiny, tmp_path: Path) -> None:
-    batches = questions(["a fox", "a cat"], [0, 1, 2], variants(["toma"], [0.5]), batch=2)
+    batches = tasks(["a fox", "a cat"], [0, 1, 2], variants(["toma"], [0.5]), batch=2)
     whole, folder, killed, dice = begin(tmp_path / "whole"), tmp_path / "killed", 0, random.Random(0)
     start = time.perf_counter()
-    answer(tiny.pipe, whole, batches, QUICK, ABOUT)
+    run_tasks(tiny.pipe, whole, batches, QUICK, ABOUT)
     longest = (time.perf_counter() - start) / 3
     run, seen = Run(folder), {}
     while killed < KILLS:
         at_work = killed_at_work(tiny.pipe, folder, batches, dice.uniform(0, longest))
         killed += at_work
         now = run.samples()
-        assert seen.items() <= now.items()  # nothing finished is lost, or drawn again
+        assert seen.items() <= now.items()  # nothing finished is lost, or generated again
         seen = now
         if not at_work:  # it was done before its time: the next ones are killed on a run of their own
             assert_equal_runs(whole, begin(folder))
             folder, seen = tmp_path / f"killed-{killed}", {}
             run = Run(folder)
-    answer(tiny.pipe, begin(folder), batches, QUICK, ABOUT)
+    run_tasks(tiny.pipe, begin(folder), batches, QUICK, ABOUT)
     assert_equal_runs(whole, run)
     rows, others = ([replace(row, seconds=0) for row in measure(each, networks={}).rows] for each in (whole, run))
     assert rows == others

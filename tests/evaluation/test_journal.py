@@ -12,7 +12,7 @@ from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.evaluation.runs.journal import Journal, kept
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.timing import latency, merge_speed
-from tomadiff.evaluation.timing.workloads import Picture
+from tomadiff.evaluation.timing.workloads import WholeImage
 from tomadiff.evaluation.tune import search
 from tomadiff.evaluation.tune.trials import Candidate, Trials
 from tomadiff.methods.toma import ToMA
@@ -111,14 +111,14 @@ def counting(work: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def workload() -> Picture:
+def workload() -> WholeImage:
     one = tiny.build("sd15")
     one.pipe.set_progress_bar_config(disable=True)
-    return Picture(one.pipe, "tiny", {**one.settings, "num_inference_steps": 1})
+    return WholeImage(one.pipe, "tiny", {**one.settings, "num_inference_steps": 1})
 
 
 def test_timing_goes_on_with_the_round_it_was_in(
-    workload: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workload: WholeImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field, calls, real = [Variant(), Variant("toma", 0.5)], list[int](), latency._timed
     with monkeypatch.context() as patched:
@@ -131,7 +131,7 @@ def test_timing_goes_on_with_the_round_it_was_in(
     assert latency.measure(workload, field, 3, journal=Journal(tmp_path / "bench.csv")) == first
     assert len(calls) == 4
     journal = Journal(tmp_path / "bench.csv")
-    row = json.dumps({"parts": [{"picture": [1.0, 2.0]}]})
+    row = json.dumps({"parts": [{"image": [1.0, 2.0]}]})
     assert journal.path is not None
     lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
     journal.path.write_text("".join(json.dumps({**line, "row": json.loads(row)}) + "\n" for line in lines[2:]))
@@ -156,7 +156,7 @@ def test_a_search_goes_on_with_the_setting_it_was_at(tmp_path: Path, monkeypatch
     call = {**one.settings, "num_inference_steps": 1}
     pairs = [(Prompt("a fox"), 0), (Prompt("an owl"), 0)]
     tried = [Candidate.of("ours", ToMA(ratio), Schedule(1, 1)) for ratio in (0.3, 0.4, 0.5, 0.6)]
-    monkeypatch.setattr(search, "rehearse", lambda *_: None)  # counting costs takes longer than drawing here
+    monkeypatch.setattr(search, "dry_run", lambda *_: None)  # counting costs takes longer than generating here
     monkeypatch.setattr(search, "affordable", lambda *_: [(one, 0.5) for one in tried])
 
     def run(journal: Journal | None = None) -> list[search.Finding]:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests import tiny
-from tests.evaluation.drawn import thin_sd15
+from tests.evaluation.synthetic_runs import thin_sd15
 from tomadiff.evaluation.runs.failures import Failures
 from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.evaluation.timing import latency
 from tomadiff.evaluation.timing.architectures import build, inputs
 from tomadiff.evaluation.timing.latency import Measurement, contenders, measure, seconds_of
-from tomadiff.evaluation.timing.workloads import Picture, Step
+from tomadiff.evaluation.timing.workloads import Step, WholeImage
 from tomadiff.methods.registry import named
 from tomadiff.patch import apply
 
@@ -63,8 +63,8 @@ def pipe() -> Any:
 
 
 @pytest.mark.slow
-def test_pictures_are_measured_and_patches_come_off(pipe: Any) -> None:
-    workload = Picture(pipe, "tiny", {"height": 64, "width": 64, "num_inference_steps": 3})
+def test_images_are_measured_and_patches_come_off(pipe: Any) -> None:
+    workload = WholeImage(pipe, "tiny", {"height": 64, "width": 64, "num_inference_steps": 3})
     field, refused = contenders(["toma"], [0.5], workload)
     ticks: list[int] = []
     base, merged = measure(workload, field, rounds=2, done=lambda: ticks.append(1))
@@ -98,7 +98,7 @@ def test_a_window_is_put_together_from_its_kinds_of_step(monkeypatch: pytest.Mon
 
 def test_a_method_that_cannot_work_is_left_out_with_a_reason() -> None:
     flux = tiny.build("flux")
-    workload = Picture(flux.pipe, "tiny", flux.settings)
+    workload = WholeImage(flux.pipe, "tiny", flux.settings)
     field, refused = contenders(["toma", "tomesd"], [0.25, 0.5], workload)
     kept = {variant.method for variant in field}
     assert Variant() in field

@@ -1,4 +1,4 @@
-"""A run of known pictures, measured: numbers, intervals, and what is missing."""
+"""A run of known images, measured: numbers, intervals, and what is missing."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tests.evaluation.networks import picture, save_clip
+from tests.evaluation.networks import image, save_clip
 from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import Clip, NetworkUnavailable, to_pixels
 from tomadiff.evaluation.metrics.measure import Sampling, measure
@@ -28,8 +28,8 @@ QUICK = Sampling(resamples=200, set_resamples=10, batch=4)
 class Means:
     """A network that sees the mean colour and its spread: ``(N, 6)``."""
 
-    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
-        pixels = to_pixels(pictures).flatten(2)
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
+        pixels = to_pixels(images).flatten(2)
         return torch.cat([pixels.mean(2), pixels.std(2)], 1)
 
 
@@ -44,14 +44,14 @@ def unavailable() -> Means:
     raise NetworkUnavailable("inception cannot be had here: no torchvision.")
 
 
-def drawn(prompt: str, seed: int, noise: float) -> Image.Image:
-    return picture(10 * PROMPTS.index(prompt) + seed, (32, 32), noise)
+def generated(prompt: str, seed: int, noise: float) -> Image.Image:
+    return image(10 * PROMPTS.index(prompt) + seed, (32, 32), noise)
 
 
-def fill(run: Run, questions: list[tuple[str, float, str, int]]) -> None:
-    for method, ratio, prompt, seed in questions:
+def fill(run: Run, tasks: list[tuple[str, float, str, int]]) -> None:
+    for method, ratio, prompt, seed in tasks:
         sample = Sample(method, ratio, prompt, seed, seconds=2 - ratio, flops=100 * (1 - ratio))
-        run.add(sample, drawn(prompt, seed, NOISE[method, ratio]))
+        run.add(sample, generated(prompt, seed, NOISE[method, ratio]))
 
 
 QUESTIONS = [(method, ratio, prompt, seed) for method, ratio in NOISE for prompt in PROMPTS for seed in SEEDS]
@@ -72,7 +72,7 @@ def test_pixels_are_measured_against_the_same_prompt_and_seed(run: Run) -> None:
     assert [(row.method, row.ratio) for row in results.rows] == list(NOISE)
     row = results.row("toma", 0.5)
     ours, theirs = (
-        to_pixels([drawn(prompt, seed, noise) for prompt in PROMPTS for seed in SEEDS]) for noise in (0.2, 0.0)
+        to_pixels([generated(prompt, seed, noise) for prompt in PROMPTS for seed in SEEDS]) for noise in (0.2, 0.0)
     )
     for name in ("mse", "psnr", "ssim"):
         expected = getattr(distances, name)(ours, theirs).mean().item()
@@ -100,7 +100,7 @@ def test_every_network_gives_what_it_can(run: Run, tmp_path: Path) -> None:
     assert "inception cannot be had here" in results.markdown()
 
 
-def test_numbers_of_each_picture_go_into_the_run_once(run: Run) -> None:
+def test_numbers_of_each_image_go_into_the_run_once(run: Run) -> None:
     quick(run)
     lines = (run.folder / "results.jsonl").read_text().count("\n")
     quick(run)
@@ -132,15 +132,15 @@ def test_batches_do_not_matter(run: Run) -> None:
             assert interval.value == pytest.approx(other.metrics[name].value, rel=1e-4, abs=1e-9)
 
 
-def test_a_folder_of_pictures_is_compared_with_every_set(run: Run, tmp_path: Path) -> None:
+def test_a_folder_of_images_is_compared_with_every_set(run: Run, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     for seed in range(8):
-        picture(100 + seed, (40, 32)).save(tmp_path / "real" / f"{seed}.png")
-    results = measure(run, networks={"mine": Means}, pictures=tmp_path / "real", sampling=QUICK)
+        image(100 + seed, (40, 32)).save(tmp_path / "real" / f"{seed}.png")
+    results = measure(run, networks={"mine": Means}, reference_images=tmp_path / "real", sampling=QUICK)
     assert set(results.row("baseline", 0).metrics) == {"mine_fid_reference", "mine_kid_reference"}
     assert "mine_fid_reference" in results.row("toma", 0.5).metrics
-    with pytest.raises(RunError, match="holds no picture"):
-        measure(run, networks={"mine": Means}, pictures=tmp_path / "run" / "nowhere", sampling=QUICK)
+    with pytest.raises(RunError, match="holds no image"):
+        measure(run, networks={"mine": Means}, reference_images=tmp_path / "run" / "nowhere", sampling=QUICK)
 
 
 def test_the_summary_is_written_whole_and_read_again(run: Run) -> None:
@@ -153,30 +153,30 @@ def test_the_summary_is_written_whole_and_read_again(run: Run) -> None:
         Results.load(run.folder)
 
 
-def test_equal_pictures_have_a_finite_psnr(tmp_path: Path) -> None:
+def test_equal_images_have_a_finite_psnr(tmp_path: Path) -> None:
     run = Run.begin(tmp_path, {}, {})
     for method in ("baseline", "toma"):
-        run.add(Sample(method, 0.0, "a fox", 0), picture(0))
+        run.add(Sample(method, 0.0, "a fox", 0), image(0))
     results = measure(run, networks={"mine": Means}, sampling=QUICK)
     assert results.row("toma", 0).metrics["psnr"].value == 100
-    assert results.missing["mine_fid"].startswith("A set of pictures has at least two")
+    assert results.missing["mine_fid"].startswith("A set of images has at least two")
 
 
-def test_pictures_too_small_for_ssim_are_measured_without_it(tmp_path: Path) -> None:
+def test_images_too_small_for_ssim_are_measured_without_it(tmp_path: Path) -> None:
     run = Run.begin(tmp_path, {}, {})
     for method, noise in (("baseline", 0.0), ("toma", 0.1)):
-        run.add(Sample(method, 0.0, "a fox", 0), picture(0, (8, 8), noise))
+        run.add(Sample(method, 0.0, "a fox", 0), image(0, (8, 8), noise))
     results = quick(run)
     assert set(results.row("toma", 0).metrics) == {"mse", "psnr"}
     assert "8×8" in results.missing["ssim"]
 
 
-def test_whole_prompts_are_drawn_again_where_there_are_enough(tmp_path: Path, run: Run) -> None:
+def test_whole_prompts_are_generated_again_where_there_are_enough(tmp_path: Path, run: Run) -> None:
     assert quick(run).resampled == "samples"
     many = Run.begin(tmp_path / "many", {}, {})
     for number in range(10):
         for method, noise in (("baseline", 0.0), ("toma", 0.1)):
-            many.add(Sample(method, 0.0, f"prompt {number}", 0), picture(number, noise=noise))
+            many.add(Sample(method, 0.0, f"prompt {number}", 0), image(number, noise=noise))
     assert quick(many).resampled == "prompts"
 
 
@@ -191,8 +191,8 @@ def test_an_unfinished_run_is_measured_as_far_as_it_goes(run: Run) -> None:
         quick(run, "todo")
 
 
-def test_pictures_of_different_sizes_cannot_be_compared(run: Run) -> None:
-    run.add(Sample("toma", 0.5, PROMPTS[0], 0), picture(0, (40, 32)))
+def test_images_of_different_sizes_cannot_be_compared(run: Run) -> None:
+    run.add(Sample("toma", 0.5, PROMPTS[0], 0), image(0, (40, 32)))
     with pytest.raises(RunError, match="differ in size"):
         quick(run)
 
@@ -201,7 +201,7 @@ def test_pictures_of_different_sizes_cannot_be_compared(run: Run) -> None:
 def test_the_table_for_people(run: Run) -> None:
     results = quick(run)
     lines = results.markdown().splitlines()
-    assert lines[0] == "| method | ratio | pictures | s | MSE ↓ | PSNR dB ↑ | SSIM ↑ |"
+    assert lines[0] == "| method | ratio | images | s | MSE ↓ | PSNR dB ↑ | SSIM ↑ |"
     assert lines[2] == "| baseline | 0 | 6 | 2.00 | – | – | – |"
     assert len(lines) == 6
     with pytest.raises(RunError, match=r"todo at ratio 0.5 was not measured; there are baseline 0, toma 0.25"):
@@ -210,7 +210,7 @@ def test_the_table_for_people(run: Run) -> None:
 
 def test_metrics_can_be_shown_even_if_nobody_described_them() -> None:
     assert metric("fid_reference").title == "FID (reference)"
-    assert metric("fid_reference").about.endswith("the reference pictures")
+    assert metric("fid_reference").about.endswith("the reference images")
     assert metric("mine") == Metric("mine", "lower", 4, "mine")
     assert all(known.better in ("higher", "lower") for known in METRICS.values())
 

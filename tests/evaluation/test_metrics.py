@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.evaluation.networks import picture
+from tests.evaluation.networks import image
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import to_pixels
@@ -18,9 +18,9 @@ SIZES = [(32, 32), (61, 40), (11, 11)]
 SETS = [(200, 150, 16), (40, 60, 64), (30, 30, 30)]  # N, M, D: more samples than dimensions, and fewer
 
 
-def pictures(size: tuple[int, int], noise: float, count: int = 3) -> tuple[Tensor, Tensor]:
-    clean = to_pixels([picture(seed, size) for seed in range(count)])
-    return clean, to_pixels([picture(seed, size, noise) for seed in range(count)])
+def images(size: tuple[int, int], noise: float, count: int = 3) -> tuple[Tensor, Tensor]:
+    clean = to_pixels([image(seed, size) for seed in range(count)])
+    return clean, to_pixels([image(seed, size, noise) for seed in range(count)])
 
 
 def features(n: int, m: int, d: int) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def features(n: int, m: int, d: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("noise", [0.01, 0.3])
 def test_pixel_metrics_equal_scikit_image(size: tuple[int, int], noise: float) -> None:
     skimage = pytest.importorskip("skimage.metrics")
-    ours, theirs = pictures(size, noise)
+    ours, theirs = images(size, noise)
     for number, (one, other) in enumerate(zip(ours.double().numpy(), theirs.double().numpy(), strict=True)):
         at = slice(number, number + 1)
         error = skimage.mean_squared_error(one * 255, other * 255)
@@ -49,8 +49,8 @@ def test_pixel_metrics_equal_scikit_image(size: tuple[int, int], noise: float) -
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_pixel_metrics_of_equal_pictures(size: tuple[int, int]) -> None:
-    ours, _ = pictures(size, 0.1)
+def test_pixel_metrics_of_equal_images(size: tuple[int, int]) -> None:
+    ours, _ = images(size, 0.1)
     assert distances.mse(ours, ours).tolist() == [0] * 3
     assert distances.psnr(ours, ours).tolist() == [math.inf] * 3
     assert distances.ssim(ours, ours).tolist() == pytest.approx([1] * 3)
@@ -63,8 +63,8 @@ def test_mse_counts_pixels_as_the_paper_does_unless_told() -> None:
     assert distances.psnr(black, grey).item() == pytest.approx(20)
 
 
-def test_pixel_metrics_look_at_each_picture_alone() -> None:
-    ours, theirs = pictures((32, 32), 0.2, count=5)
+def test_pixel_metrics_look_at_each_image_alone() -> None:
+    ours, theirs = images((32, 32), 0.2, count=5)
     for measure in (distances.mse, distances.psnr, distances.ssim):
         alone = torch.cat([measure(ours[i : i + 1], theirs[i : i + 1]) for i in range(5)])
         assert torch.allclose(measure(ours, theirs), alone, rtol=1e-12)
@@ -193,7 +193,7 @@ def test_cosines_equal_scipy_and_scores_are_percent() -> None:
 
 # ---------------------------------------------------------------------------------------------- bad input
 @pytest.mark.parametrize("measure", [distances.mse, distances.psnr, distances.ssim])
-def test_pictures_that_do_not_match_are_refused(measure) -> None:  # type: ignore[no-untyped-def]
+def test_images_that_do_not_match_are_refused(measure) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ShapeError, match=r"\(1, 3, 16, 16\).*\(1, 3, 16, 15\)"):
         measure(torch.zeros(1, 3, 16, 16), torch.zeros(1, 3, 16, 15))
     with pytest.raises(ShapeError, match="uint8"):

@@ -19,11 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save("sdxl", tmp_path_factory.mktemp("models") / "sdxl")
 
 
-def test_a_folder_draws_what_its_pipeline_drew(folder: Path) -> None:
+def test_a_folder_generates_what_its_pipeline_generated(folder: Path) -> None:
     tiny, pipe = build("sdxl"), models.load(folder)
     call = {"prompt": "a fox", "num_inference_steps": 2, "output_type": "np", "height": 64, "width": 64}
-    drawn = [one(**call, generator=torch.Generator().manual_seed(0)).images for one in (tiny.pipe, pipe)]
-    assert np.array_equal(*drawn)
+    generated = [one(**call, generator=torch.Generator().manual_seed(0)).images for one in (tiny.pipe, pipe)]
+    assert np.array_equal(*generated)
     assert models.settings(folder) == {}
 
 

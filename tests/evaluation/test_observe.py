@@ -1,4 +1,4 @@
-"""Watching a model draw changes nothing and misses nothing."""
+"""Watching a model generate changes nothing and misses nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def sdxl() -> tiny.Tiny:
     return tiny.build("sdxl")
 
 
-def watched(drawn: tiny.Tiny, method: Any, schedule: Schedule, steps: int) -> tuple[dict[str, Watched], torch.Tensor]:
-    with apply(drawn.pipe, method, schedule=schedule) as patch:
+def watched(
+    generated: tiny.Tiny, method: Any, schedule: Schedule, steps: int
+) -> tuple[dict[str, Watched], torch.Tensor]:
+    with apply(generated.pipe, method, schedule=schedule) as patch:
         watcher = Watcher([level.name for level in patch.report().models[0].levels])
         patch.watch(watcher)
-        return watcher.watched, drawn.draw(num_inference_steps=steps)
+        return watcher.watched, generated.draw(num_inference_steps=steps)
 
 
 def test_every_step_of_every_level_is_seen(sdxl: tiny.Tiny) -> None:
@@ -40,7 +42,7 @@ def test_destinations_in_use_cover_less_and_less_than_fresh_ones(sdxl: tiny.Tiny
 
 
 @pytest.mark.parametrize("method", [ToMA(0.5), ToMA.tile(0.5), ToMA.tile(0.5, selector="random"), ToMeSD(0.5)])
-def test_watching_does_not_change_the_picture(sdxl: tiny.Tiny, method: Any) -> None:
+def test_watching_does_not_change_the_image(sdxl: tiny.Tiny, method: Any) -> None:
     schedule = Schedule(2, 2)
     with apply(sdxl.pipe, method, schedule=schedule):
         alone = sdxl.draw(num_inference_steps=3)
@@ -60,19 +62,19 @@ def test_a_watch_ends_with_its_patch(sdxl: tiny.Tiny) -> None:
 
 @pytest.mark.parametrize(("family", "blocks"), [("sdxl", 11), ("flux", 5), ("sd3", 3), ("pixart", 2)])
 def test_hidden_states_are_those_of_the_grid_in_every_family(family: str, blocks: int) -> None:
-    drawn = tiny.build(family)
+    generated = tiny.build(family)
     seen: list[tuple[Place, int, tuple[int, ...], int]] = []
-    before = drawn.draw(num_inference_steps=4)
+    before = generated.draw(num_inference_steps=4)
     with HiddenStates(
-        drawn.pipe, lambda place, step, tokens, grid: seen.append((place, step, tokens.shape, grid.tokens)), steps=2
+        generated.pipe, lambda place, step, tokens, grid: seen.append((place, step, tokens.shape, grid.tokens)), steps=2
     ):
-        assert torch.equal(drawn.draw(num_inference_steps=4), before)
+        assert torch.equal(generated.draw(num_inference_steps=4), before)
     assert {place.total for place, *_ in seen} == {blocks}
     assert len(seen) == min(blocks, 8) * 2
     assert {step for _, step, *_ in seen} == {0, 3}
     assert all(shape[0] == tokens for *_, shape, tokens in seen)
     count = len(seen)
-    drawn.draw(num_inference_steps=1)
+    generated.draw(num_inference_steps=1)
     assert len(seen) == count  # the hooks are off
 
 

@@ -24,8 +24,8 @@ def test_shares_are_of_the_row_where_counts_differ() -> None:
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_random_destinations_have_the_share_of_chance_in_common(share: float) -> None:
     tokens, kept = 4096, round(4096 * share)
-    drawn = [torch.randperm(tokens)[:kept] for _ in range(20)]
-    found = overlap(range(20), drawn, tokens)
+    generated = [torch.randperm(tokens)[:kept] for _ in range(20)]
+    found = overlap(range(20), generated, tokens)
     apart = found.shares[~torch.eye(20, dtype=torch.bool)]
     assert found.chance == share
     assert apart.mean().item() == pytest.approx(share, abs=0.01)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.evaluation.drawn import NASTY, painted_run
+from tests.evaluation.synthetic_runs import NASTY, painted_run
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.paper.claims import Claim, Faster, Verdict
 from tomadiff.evaluation.paper.experiments import TIME, Experiment, Grid
-from tomadiff.evaluation.paper.outcomes import drawn_outcome, grid_of, merging_outcome, timed_outcome, untested
+from tomadiff.evaluation.paper.outcomes import grid_of, measured_outcome, merging_outcome, timed_outcome, untested
 from tomadiff.evaluation.paper.page import page
 from tomadiff.evaluation.paper.text import markdown
 from tomadiff.evaluation.paper.work import folder_of, variants_of
-from tomadiff.evaluation.report.report import Figure, Told, tell
+from tomadiff.evaluation.report.report import Figure, LoadedRun, load_runs
 from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.evaluation.timing.merge_speed import PACKAGE, Timing
 
@@ -24,21 +24,24 @@ EXPERIMENT = Experiment(
     1,
     "a question",
     (Variant(), HALF, MOST, Variant("todo", 0.75)),
-    (Claim(f"more is faster {NASTY}", (Faster(MOST, HALF),)), Claim("ours", (Faster(HALF, Variant()),), ours=True)),
+    (
+        Claim(f"more is faster {NASTY}", (Faster(MOST, HALF),)),
+        Claim("default", (Faster(HALF, Variant()),), about_default=True),
+    ),
     "Scaled.",
 )
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     prompts = [NASTY, *(f"lake {number}" for number in range(9))]
     run = painted_run(tmp_path_factory.mktemp("paper") / "sdxl", prompts, size=24)
     measure(run, networks={})
-    return tell([run.folder])[0]
+    return load_runs([run.folder])[0]
 
 
-def test_a_table_of_pictures_has_the_rows_that_were_drawn(told: Told) -> None:
-    outcome = drawn_outcome(EXPERIMENT, told, ["left out todo"])
+def test_a_table_of_images_has_the_rows_that_were_generated(loaded: LoadedRun) -> None:
+    outcome = measured_outcome(EXPERIMENT, loaded, ["left out todo"])
     assert [[value for value, _ in row[:3]] for row in outcome.rows] == [
         ["unmerged", "0%", "10"], ["ToMA", "50%", "10"], ["ToMA", "75%", "10"],
     ]  # fmt: skip
@@ -49,9 +52,9 @@ def test_a_table_of_pictures_has_the_rows_that_were_drawn(told: Told) -> None:
     assert outcome.notes == ("Scaled.", "left out todo")
 
 
-def test_a_figure_needs_all_of_its_columns(told: Told) -> None:
-    assert grid_of(Grid(1, "", (HALF, Variant("todo", 0.75))), told) is None
-    image = grid_of(Grid(1, "", (Variant(), HALF, MOST)), told)
+def test_a_figure_needs_all_of_its_columns(loaded: LoadedRun) -> None:
+    assert grid_of(Grid(1, "", (HALF, Variant("todo", 0.75))), loaded) is None
+    image = grid_of(Grid(1, "", (Variant(), HALF, MOST)), loaded)
     assert image is not None
     assert image.width > 3 * 100
 
@@ -82,13 +85,13 @@ def test_merging_is_faster_or_it_is_not() -> None:
     assert "0.50 of ToMeSD" in fast.judged[0].findings[0].words
 
 
-def test_text_and_page_say_everything_and_escape_it(told: Told) -> None:
+def test_text_and_page_say_everything_and_escape_it(loaded: LoadedRun) -> None:
     outcomes = [
-        drawn_outcome(EXPERIMENT, told),
+        measured_outcome(EXPERIMENT, loaded),
         untested(TIME, "flux", "no weights"),
         merging_outcome(5, timings(1e-3)),
     ]
-    image = grid_of(Grid(1, "", (Variant(), HALF)), told)
+    image = grid_of(Grid(1, "", (Variant(), HALF)), loaded)
     assert image is not None
     text = markdown(outcomes, {"cpu": "a brush"})
     shown = page(outcomes, [Figure(f"Figure 1 {NASTY}", image)], {"Figure 5": None}, {"cpu": "a brush"})
@@ -98,12 +101,12 @@ def test_text_and_page_say_everything_and_escape_it(told: Told) -> None:
         assert "Not made: no weights" in form
         assert "about 80 %" in form  # as published
         assert "✓" in form
-    assert "7 in all: reproduces 3, not tested 4." in text  # ours are not counted
-    assert json.loads(json.dumps(outcomes[0].as_json()))["judged"][1]["ours"] is True
+    assert "7 in all: reproduces 3, not tested 4." in text  # those about the default are not counted
+    assert json.loads(json.dumps(outcomes[0].as_json()))["judged"][1]["about_default"] is True
 
 
-def test_what_several_tables_ask_for_is_drawn_once() -> None:
-    assert variants_of([EXPERIMENT, EXPERIMENT]) == list(EXPERIMENT.drawn)
+def test_what_several_tables_ask_for_is_generated_once() -> None:
+    assert variants_of([EXPERIMENT, EXPERIMENT]) == list(EXPERIMENT.variants)
 
 
 def test_a_run_is_named_after_its_model(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def share_of(image: Image.Image, colour: tuple[int, int, int], tolerance: int = 
     return float((apart <= tolerance).mean())
 
 
-def test_lines_are_drawn_in_their_colours_and_dashes_are_half_of_a_line() -> None:
+def test_lines_are_generated_in_their_colours_and_dashes_are_half_of_a_line() -> None:
     points = tuple((float(step), 0.5 + 0.04 * step) for step in range(10))
     whole, dashed = (
         share_of(line_chart("t", "n", "step", [Line("one", points, COLOURS[0], dashed=dashes)]), COLOURS[0])
@@ -25,9 +25,9 @@ def test_lines_are_drawn_in_their_colours_and_dashes_are_half_of_a_line() -> Non
 
 @pytest.mark.parametrize("points", [((0.0, 0.5),), ((0.0, 1.0), (1.0, 1.0))])
 def test_a_single_step_and_a_level_line_have_a_chart_too(points: tuple[tuple[float, float], ...]) -> None:
-    drawn = line_chart("t", "n", "step", [Line("one", points, COLOURS[0], dots=frozenset({0.0}))], (400, 300))
-    assert drawn.size == (400, 300)
-    assert share_of(drawn, COLOURS[0]) > 0
+    generated = line_chart("t", "n", "step", [Line("one", points, COLOURS[0], dots=frozenset({0.0}))], (400, 300))
+    assert generated.size == (400, 300)
+    assert share_of(generated, COLOURS[0]) > 0
 
 
 def test_a_long_legend_takes_more_rows_and_leaves_less_to_the_lines() -> None:
@@ -39,9 +39,9 @@ def test_a_long_legend_takes_more_rows_and_leaves_less_to_the_lines() -> None:
 
 
 def test_a_matrix_is_darkest_where_all_is_in_common() -> None:
-    drawn = np.asarray(matrix_chart("t", "n", np.eye(4), range(4), 0.0).convert("L"))
+    generated = np.asarray(matrix_chart("t", "n", np.eye(4), range(4), 0.0).convert("L"))
     top, left, cell = 62, 70, 75
-    middles = drawn[top + cell // 2 : top + 4 * cell : cell, left + cell // 2 : left + 4 * cell : cell]
+    middles = generated[top + cell // 2 : top + 4 * cell : cell, left + cell // 2 : left + 4 * cell : cell]
     assert (middles.diagonal() < 80).all()
     assert (middles[~np.eye(4, dtype=bool)] > 200).all()
 

@@ -1,4 +1,4 @@
-"""Windows by their shapes: they agree with the counter of operations, and predictions have the right order."""
+"""Windows by their shapes: they agree with the counter of FLOPs, and predictions have the right order."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_predictions_follow_the_arithmetic_where_it_is_all_that_counts() -> None
     assert 1 < few.speed_up < many.speed_up
 
 
-def test_launches_are_all_that_counts_for_tiny_pictures() -> None:
+def test_launches_are_all_that_counts_for_tiny_images() -> None:
     eager = predict("sd3", ToMA.tile(0.5), GPUS["H100"], 64, depth=1, dtype=torch.float16)
     assert eager.seconds == pytest.approx(eager.launches * GPUS["H100"].launch, rel=0.2)
     assert eager.speed_up < 1

@@ -74,7 +74,7 @@ def test_json_lists(tmp_path: Path) -> None:
 def test_imagenet_lists(name: str, held: str, tmp_path: Path) -> None:
     path = write(tmp_path, name, held)
     assert texts(path) == ["a photo of a tench", "a photo of a kit fox"]
-    assert texts(path, template="a drawing of a {}") == ["a drawing of a tench", "a drawing of a kit fox"]
+    assert texts(path, template="a generating of a {}") == ["a generating of a tench", "a generating of a kit fox"]
 
 
 def test_bare_classes_need_a_template(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_clusters_need_no_chance_and_few_tokens_are_no_trouble() -> None:
     assert kmeans(torch.ones(9, 4), 8).unique().numel() == 1
 
 
-def test_clusters_take_the_mean_colour_of_the_picture_under_them() -> None:
+def test_clusters_take_the_mean_colour_of_the_image_under_them() -> None:
     pixels = np.zeros((4, 8, 3), np.uint8)
     pixels[:, 4:] = (200, 100, 0)
     colours = token_colours(Image.fromarray(pixels), 2, 4)
@@ -60,7 +60,7 @@ def test_neighbours_are_counted_against_chance() -> None:
     assert board.alike == 0.5
 
 
-def test_the_sheet_keeps_the_shape_of_the_picture() -> None:
+def test_the_sheet_keeps_the_shape_of_the_image() -> None:
     cells = [
         Clustered(Place(number, 9, "blocks"), step, torch.zeros(4, 8, dtype=torch.long))
         for number in (0, 8)

@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, and draw from no one else's random numbers."""
+"""Intervals hold what they promise, and generate from no one else's random numbers."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_an_interval_of_a_set_metric_surrounds_its_value(metric) -> None:  # typ
     assert shifted.count == 80
 
 
-def test_a_set_paired_with_itself_is_at_distance_zero_whatever_is_drawn() -> None:
+def test_a_set_paired_with_itself_is_at_distance_zero_whatever_is_generated() -> None:
     x = torch.randn(30, 4)
     same = set_interval(frechet_distance, x, x, paired=True, resamples=20)
     assert (same.low, same.value, same.high) == pytest.approx((0, 0, 0), abs=1e-10)

@@ -1,4 +1,4 @@
-"""Tuning: what the budget rules out is not drawn, and the nearest pictures win."""
+"""Tuning: what the budget rules out is not generated, and the nearest images win."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import tomadiff
 from tests import tiny
 from tomadiff import Forecast, ToMA, embedded
 from tomadiff.errors import SettingError, TomaError
-from tomadiff.evaluation.runs.dry_run import Rehearsal, rehearse
-from tomadiff.evaluation.runs.generate import Question, Variant
+from tomadiff.evaluation.runs.dry_run import DryRun, dry_run
+from tomadiff.evaluation.runs.generate import Task, Variant
 from tomadiff.evaluation.runs.prompts import emoji_prompts
 from tomadiff.evaluation.tune import search
 from tomadiff.evaluation.tune.trials import Candidate, Trials
@@ -37,13 +37,13 @@ def call() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def rehearsal(pipe: Any, call: dict[str, Any]) -> Rehearsal:
-    return rehearse(pipe, Question(Variant(), *PAIRS[0]), call)
+def counted(pipe: Any, call: dict[str, Any]) -> DryRun:
+    return dry_run(pipe, Task(Variant(), *PAIRS[0]), call)
 
 
 @dataclass
 class Fake:
-    """Stands in for drawing: a figure for each candidate, or an error."""
+    """Stands in for generating: a figure for each candidate, or an error."""
 
     errors: dict[str, float]
     broken: set[str]
@@ -61,7 +61,7 @@ def test_a_setting_that_fails_is_out_and_the_search_goes_on(
 ) -> None:
     field = [(Candidate.of(name, ToMA.paper(ratio)), 0.5) for name, ratio in (("a", 0.25), ("b", 0.5), ("c", 0.75))]
     fake = Fake({"a 0.25": 1.0, "b 0.50": 3.0, "c 0.75": 2.0}, broken)
-    monkeypatch.setattr(search, "rehearse", lambda *_: None)
+    monkeypatch.setattr(search, "dry_run", lambda *_: None)
     monkeypatch.setattr(search, "affordable", lambda *_: list(field))
     monkeypatch.setattr(search, "Trials", lambda *_: fake)
     found = search.search(None, {}, PAIRS, 0.5)
@@ -82,11 +82,11 @@ def test_what_a_family_has_by_default_is_not_tried_twice() -> None:
 
 
 @pytest.mark.slow
-def test_only_what_spends_the_budget_is_tried(rehearsal: Rehearsal) -> None:
-    field = search.affordable(rehearsal, 0.8)
+def test_only_what_spends_the_budget_is_tried(counted: DryRun) -> None:
+    field = search.affordable(counted, 0.8)
     assert field
     assert all(0.8 - search.SLACK <= cost <= 0.8 for _, cost in field)
-    assert len(field) < len(search.settings(rehearsal.steps)) / 2
+    assert len(field) < len(search.settings(counted.steps)) / 2
 
 
 def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
@@ -94,7 +94,7 @@ def test_the_search_offers_our_defaults_and_ways_around_each() -> None:
     assert any(one.method == ToMA(0.5) and one.schedule == ToMA().schedule for one in offered)
     for name, values in {"quota": {None, "shared"}, "selector": {"random", "facility_location"}}.items():
         assert {getattr(one.method, name) for one in offered} == values
-    assert len(search.settings(20)) <= 150, "each costs pictures"
+    assert len(search.settings(20)) <= 150, "each costs images"
 
 
 def _pattern(forecast: Forecast, steps: int) -> tuple[bool, ...]:
@@ -105,9 +105,9 @@ def _pattern(forecast: Forecast, steps: int) -> tuple[bool, ...]:
 def test_what_comes_to_the_same_is_offered_once(steps: int, starts: int) -> None:
     """Few steps have few beginnings."""
     offered = search.settings(steps)
-    ours = [one for one in offered if one.name.startswith("ours") and one.method.ratio == 0.5]
-    assert ours[0].schedule.start == 0
-    assert len(ours) == starts
+    default = [one for one in offered if one.name.startswith("default") and one.method.ratio == 0.5]
+    assert default[0].schedule.start == 0
+    assert len(default) == starts
     left_out = [tuple(one.schedule.reuses_at(step, steps) for step in range(steps)) for one in offered]
     merged = [tuple(one.schedule.dues(steps)) for one in offered]
     computed = [one.forecast and (one.forecast.tolerance, _pattern(one.forecast, steps)) for one in offered]
@@ -134,13 +134,13 @@ def test_steps_may_be_forecast_and_the_preset_says_which() -> None:
 
 def test_what_a_tolerance_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that computes more steps than the budget allows is out, and the cost of the others is what was seen."""
-    plain = Candidate.of("ours", ToMA(0.5))
+    plain = Candidate.of("default", ToMA(0.5))
     first, second = (
         replace(Candidate.of(f"forecast, {tolerance},", ToMA(0.0)), forecast=Forecast(tolerance))
         for tolerance in (0.05, 0.1)
     )
     fake = Fake({plain.name: 9.0, first.name: 1.0, second.name: 2.0}, set(), {first.name: 0.8, second.name: 0.55})
-    monkeypatch.setattr(search, "rehearse", lambda *_: None)
+    monkeypatch.setattr(search, "dry_run", lambda *_: None)
     monkeypatch.setattr(search, "affordable", lambda *_: [(plain, 0.6), (first, 1.0), (second, 1.0)])
     monkeypatch.setattr(search, "Trials", lambda *_: fake)
     found = search.search(None, {}, PAIRS, 0.6)
@@ -173,27 +173,27 @@ def found(name: str, cost: float, error: float) -> search.Finding:
 def test_the_front_leaves_out_what_costs_more_and_is_no_nearer() -> None:
     tried = [found("a, from 0%", 0.7, 50), found("a, from 5%", 0.6, 60), found("b, from 0%", 0.65, 70)]
     assert [one.cost for one in search.front(tried)] == [0.6, 0.7]
-    picture = search.chart(tried, "emoji-sdxl")
-    assert len(picture.getcolors(1 << 20) or []) > 10
-    assert search.chart(tried[:1], "emoji-sdxl").size == picture.size, "one setting is a picture too"
+    chart = search.chart(tried, "emoji-sdxl")
+    assert len(chart.getcolors(1 << 20) or []) > 10
+    assert search.chart(tried[:1], "emoji-sdxl").size == chart.size, "one setting is a chart too"
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0])
 def test_impossible_budgets_are_refused_before_anything_is_counted(budget: float) -> None:
-    with pytest.raises(SettingError, match="share of operations"):
-        search.affordable(cast(Rehearsal, None), budget)
+    with pytest.raises(SettingError, match="share of FLOPs"):
+        search.affordable(cast(DryRun, None), budget)
 
 
 @pytest.mark.slow
-def test_a_budget_out_of_reach_says_what_is_in_reach(rehearsal: Rehearsal) -> None:
+def test_a_budget_out_of_reach_says_what_is_in_reach(counted: DryRun) -> None:
     with pytest.raises(SettingError, match="the least that merging can reach is"):
-        search.affordable(rehearsal, 0.05)
+        search.affordable(counted, 0.05)
 
 
 @pytest.mark.slow
-def test_the_counted_cost_is_that_of_the_picture(pipe: Any, call: dict[str, Any], rehearsal: Rehearsal) -> None:
-    candidate = next(one for one in search.settings(4) if one.name == "ours, from 40% 0.50")
-    told = rehearsal.flops(candidate) / rehearsal.flops(Variant())
+def test_the_counted_cost_is_that_of_the_image(pipe: Any, call: dict[str, Any], counted: DryRun) -> None:
+    candidate = next(one for one in search.settings(4) if one.name == "default, from 40% 0.50")
+    told = counted.flops(candidate) / counted.flops(Variant())
     assert Trials(pipe, call).cost(PAIRS[0], candidate) == pytest.approx(told, rel=0.02)
 
 

@@ -13,7 +13,7 @@ from tests import tiny
 from tomadiff import Grid, apply
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.report.figures import merge_sample
-from tomadiff.evaluation.runs.synthetic_image import landscape
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding" / "a_method.md"
 
@@ -40,21 +40,21 @@ def test_it_plans_on_any_grid(page: dict[str, Any], size: tuple[int, ...], lengt
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_harness_does_the_rest(page: dict[str, Any], family: str) -> None:
-    drawn = tiny.build(family)
-    drawn.steps = 2
-    base = drawn.draw()
-    with apply(drawn.pipe, page["Runs"]()) as patch:
-        assert not torch.equal(drawn.draw(), base)
+    generated = tiny.build(family)
+    generated.steps = 2
+    base = generated.draw()
+    with apply(generated.pipe, page["Runs"]()) as patch:
+        assert not torch.equal(generated.draw(), base)
         report = patch.report().models[0]
         assert report.merged
         assert not report.bypassed
-    assert torch.equal(drawn.draw(), base)
+    assert torch.equal(generated.draw(), base)
 
 
 def test_the_call_of_the_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = tiny.build("sdxl")
-    drawn.pipe.set_progress_bar_config(disable=True)
-    assert page["use"](drawn.pipe).width == 64
+    generated = tiny.build("sdxl")
+    generated.pipe.set_progress_bar_config(disable=True)
+    assert page["use"](generated.pipe).width == 64
     assert "level 0" in capsys.readouterr().out
 
 
@@ -64,5 +64,5 @@ def test_its_settings_are_checked(page: dict[str, Any]) -> None:
         page["Runs"](length=1)
 
 
-def test_its_picture(page: dict[str, Any]) -> None:
-    assert merge_sample(landscape(64), page["Runs"](), side=16, repeats=1).kept == 128
+def test_its_image(page: dict[str, Any]) -> None:
+    assert merge_sample(synthetic_image(64), page["Runs"](), side=16, repeats=1).kept == 128

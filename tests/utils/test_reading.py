@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from tests.evaluation.drawn import painted_run
+from tests.evaluation.synthetic_runs import painted_run
 from tomadiff.cli.main import app
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.report.page import page
-from tomadiff.evaluation.report.report import markdown, tell
+from tomadiff.evaluation.report.report import load_runs, markdown
 from tomadiff.evaluation.runs.models import ModelError, load
 from tomadiff.evaluation.runs.prompts import PromptError, load_prompts
 from tomadiff.evaluation.runs.record import Run, RunError, note_of
@@ -44,7 +44,7 @@ def copy(measured: Run, tmp_path: Path) -> Run:
 
 def report(run: Run) -> str:
     """Everything that reads a run."""
-    told = tell([run.folder])
+    told = load_runs([run.folder])
     return page(told, "a report") + markdown(told)
 
 
@@ -110,7 +110,7 @@ def test_a_hostile_preset_is_one_error(stored: str, tmp_path: Path) -> None:
         Preset.load(path)
 
 
-@pytest.mark.parametrize("held", [DEEP, "[]", '{"config": 3, "stamp": {}}', '{"config": {}}', "null", '"x"'])
+@pytest.mark.parametrize("held", [DEEP, "[]", '{"config": 3, "environment": {}}', '{"config": {}}', "null", '"x"'])
 def test_a_hostile_run_json_is_one_error(held: str, copy: Run) -> None:
     (copy.folder / "run.json").write_text(held)
     with pytest.raises(RunError, match=r"run\.json"):

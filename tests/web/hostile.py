@@ -50,7 +50,7 @@ class Page:
 
     host: str
     port: int
-    drawing: int
+    generating: int
     checking: int
     given: tuple[Any, ...]
 
@@ -61,14 +61,14 @@ class Page:
         assert parts.hostname
         assert parts.port
         config = json.loads(ask(parts.hostname, parts.port, Request("config", "GET", "/config", (200,)))[1])
-        drawing, checking = (
+        generating, checking = (
             max((one for one in config["dependencies"] if one["queue"] is queued), key=lambda one: len(one["inputs"]))
             for queued in (True, False)
         )
         fields = {part["id"]: part["props"] for part in config["components"]}
         small = {"Width": 64, "Height": 64, "Steps": 1}
-        given = (small.get(fields[part].get("label"), fields[part].get("value")) for part in drawing["inputs"])
-        return cls(parts.hostname, parts.port, drawing["id"], checking["id"], tuple(given))
+        given = (small.get(fields[part].get("label"), fields[part].get("value")) for part in generating["inputs"])
+        return cls(parts.hostname, parts.port, generating["id"], checking["id"], tuple(given))
 
 
 def requests(page: Page, seed: int = 0) -> Iterator[Request]:
@@ -143,7 +143,7 @@ def foreign_origin(dice: random.Random, page: Page) -> Request:
         [{"Origin": f"http://{dice.choice(ELSEWHERE)}"}, {"Origin": "null"}, {"Origin": "http://localhost:3000"}]
     )
     told = dice.choice([told, {"Sec-Fetch-Site": dice.choice(["cross-site", "same-site"])}])
-    body = {"data": [], "fn_index": page.drawing, "session_hash": _session(dice)}
+    body = {"data": [], "fn_index": page.generating, "session_hash": _session(dice)}
     path = dice.choice([f"{API}/queue/join", f"{API}/run/predict"])
     return Request("foreign origin", "POST", path, (403,), **_json(body, **told))
 
@@ -158,17 +158,17 @@ def upload(dice: random.Random, _: Page) -> Request:
 
 
 def flood(dice: random.Random, page: Page) -> Request:
-    """One drawing more in the queue."""
+    """One generating more in the queue."""
     shuffled = dice.sample(page.given, len(page.given))
     data = dice.choice([list(page.given), shuffled])
-    body = {"data": data, "fn_index": page.drawing, "session_hash": _session(dice)}
+    body = {"data": data, "fn_index": page.generating, "session_hash": _session(dice)}
     return Request("flood", "POST", f"{API}/queue/join", (200, 503), **_json(body))
 
 
 def unknown(dice: random.Random, _: Page) -> Request:
     """Routes that Gradio has and the page does not use, and routes that nobody has."""
     known = ["info", "openapi.json", "vibe-code", "vibe-edit", "process_recording", "dev/reload", "token", "user",
-             "runs", "stream/x", "deep_link", "call/v2/draw", "call/draw", "queue/status",
+             "runs", "stream/x", "deep_link", "call/v2/generate", "call/generate", "queue/status",
              "upload_progress?upload_id=1", "component_server", "run-history/buckets", "profiling/traces", "reset",
              "cancel"]  # fmt: skip
     path = dice.choice([f"{API}/{dice.choice(known)}", "/monitoring", "/login", "/docs", "/openapi.json",
@@ -203,8 +203,8 @@ def proxied(dice: random.Random, _: Page) -> Request:
 
 
 def direct(dice: random.Random, page: Page) -> Request:
-    """Drawing past the queue."""
-    body = {"data": list(page.given), "fn_index": page.drawing, "session_hash": _session(dice)}
+    """Generating past the queue."""
+    body = {"data": list(page.given), "fn_index": page.generating, "session_hash": _session(dice)}
     return Request("direct call", "POST", f"{API}/run/predict", (404,), **_json(body))
 
 
@@ -298,13 +298,13 @@ def main() -> None:
 
     from tests import tiny
     from tomadiff.web.page import serve
-    from tomadiff.web.session import Model, Studio
+    from tomadiff.web.session import Model, Session
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     told = parser.parse_args()
-    blocks, address = serve(Studio([Model("tiny", tiny.build("sdxl").pipe)]))
+    blocks, address = serve(Session([Model("tiny", tiny.build("sdxl").pipe)]))
     seen, wrong = send(Page.at(address), told.requests, told.seed)
     blocks.close()
     print(*(f"{kind:16} {status} × {count}" for (kind, status), count in sorted(seen.items())), *wrong, sep="\n")

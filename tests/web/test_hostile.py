@@ -19,9 +19,9 @@ from tests.web.hostile import API, Page, Request, ask, reachable, send
 from tests.web.watched import resident, watched
 from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.web import security
-from tomadiff.web.request import Asked, Picture
+from tomadiff.web.request import ImageRequest, ImageSettings
 from tomadiff.web.security import LARGEST_BODY, Fence
-from tomadiff.web.session import Model, Studio
+from tomadiff.web.session import Model, Session
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 from tomadiff.web.page import MOST_WAITING, folder, serve
@@ -36,9 +36,11 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def page(model: Model) -> Iterator[Page]:
-    studio = Studio([model])
-    studio.compare(Asked(Picture("tiny", "a fox", 0, 1, 64, 64), Variant("toma", 0.5)))  # imports all it needs
-    blocks, address = serve(studio)
+    session = Session([model])
+    session.compare(
+        ImageRequest(ImageSettings("tiny", "a fox", 0, 1, 64, 64), Variant("toma", 0.5))
+    )  # imports all it needs
+    blocks, address = serve(session)
     yield Page.at(address)
     blocks.close()
 
@@ -49,7 +51,7 @@ def status(page: Page, method: str, path: str, body: bytes = b"", **headers: str
 
 
 def join(page: Page, session: str) -> int:
-    body = {"data": list(page.given), "fn_index": page.drawing, "session_hash": session}
+    body = {"data": list(page.given), "fn_index": page.generating, "session_hash": session}
     return status(page, "POST", f"{API}/queue/join", json.dumps(body).encode(), **JSON)
 
 
@@ -111,14 +113,14 @@ def test_nothing_is_fetched_for_others(page: Page) -> None:
 
 
 def test_the_queue_is_full_at_some_time(page: Page, model: Model) -> None:
-    with model.lock:  # nothing is drawn meanwhile
+    with model.lock:  # nothing is generated meanwhile
         got = [join(page, f"s{number}") for number in range(MOST_WAITING + 4)]
     assert got[:MOST_WAITING] == [200] * MOST_WAITING
     assert got[-1] == 503
 
 
 def test_nobody_gets_past_the_queue(page: Page) -> None:
-    body = {"data": list(page.given), "fn_index": page.drawing, "session_hash": "x"}
+    body = {"data": list(page.given), "fn_index": page.generating, "session_hash": "x"}
     assert status(page, "POST", f"{API}/run/predict", json.dumps(body).encode(), **JSON) == 404
 
 
@@ -192,8 +194,8 @@ def test_web_sockets_are_closed(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- all at once
-def drawn(model: Model) -> np.ndarray:
-    """A picture of the model as it is."""
+def generated(model: Model) -> np.ndarray:
+    """An image of the model as it is."""
     import torch
 
     call = {"height": 64, "width": 64, "num_inference_steps": 2, "output_type": "np"}
@@ -208,12 +210,12 @@ def test_hostile_requests_leave_everything_as_it_was(
     page: Page, model: Model, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before, threads = drawn(model), threading.active_count()
+    before, threads = generated(model), threading.active_count()
     send(page, 30, seed=1)  # until the server has its threads
     size = resident()
     with watched() as seen:
         statuses, wrong = send(page, count, seed=0)
-        after = drawn(model)  # waits for whatever is drawn still
+        after = generated(model)  # waits for whatever is generated still
     grown = resident() - size
     record_property("grown", grown)
     assert wrong == []

@@ -57,13 +57,13 @@ def test_of_a_batch_the_guided_sample_is_shown() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_map_lies_over_the_picture_in_its_shape(view: str) -> None:
+def test_a_map_lies_over_the_image_in_its_shape(view: str) -> None:
     tokens = torch.randn(1, GRID.tokens, 6)
     found = token_map(ToMA.tile(0.5).plan(tokens, GRID), tokens)
-    drawn = overlay(Image.new("RGB", (96, 64), "teal"), found, view)
-    assert drawn.size == (768, 512)
-    assert min(drawn.size) >= SIDE
-    assert len(drawn.getcolors() or [None] * 9) > 1
+    generated = overlay(Image.new("RGB", (96, 64), "teal"), found, view)
+    assert generated.size == (768, 512)
+    assert min(generated.size) >= SIDE
+    assert len(generated.getcolors() or [None] * 9) > 1
 
 
 def test_destinations_stay_clear_and_the_rest_is_veiled() -> None:

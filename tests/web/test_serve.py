@@ -17,7 +17,7 @@ from tomadiff import embedded
 from tomadiff.cli.main import app
 from tomadiff.errors import SettingError
 from tomadiff.web.page import is_private, serve
-from tomadiff.web.session import Model, Studio
+from tomadiff.web.session import Model, Session
 
 WIDE = {"COLUMNS": "200"}
 OPEN = build_opener(ProxyHandler({})).open  # no proxy
@@ -29,23 +29,23 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def studio() -> Studio:
-    return Studio([Model("tiny", tiny.build("sdxl").pipe)])
+def session() -> Session:
+    return Session([Model("tiny", tiny.build("sdxl").pipe)])
 
 
 @pytest.fixture
-def served(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
+def served(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
     """The page on a machine whose proxy answers nobody, and whose settings would share it with the world."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     for name, value in (("HTTP_PROXY", "http://127.0.0.1:9"), ("no_proxy", "example.org"), ("GRADIO_SHARE", "true"),
                         ("GRADIO_SERVER_NAME", "0.0.0.0"), ("GRADIO_ANALYTICS_ENABLED", "True")):  # fmt: skip
         monkeypatch.setenv(name, value)
-    blocks, address = serve(studio)
+    blocks, address = serve(session)
     yield blocks, address
     blocks.close()
 
 
-def test_the_page_is_for_this_machine_alone_and_tells_nobody(served: tuple[Any, str], studio: Studio) -> None:
+def test_the_page_is_for_this_machine_alone_and_tells_nobody(served: tuple[Any, str], session: Session) -> None:
     blocks, address = served
     assert address.startswith("http://127.0.0.1:")
     assert (blocks.share, blocks.share_url, blocks.analytics_enabled) == (False, None, False)
@@ -61,14 +61,14 @@ def test_the_page_is_for_this_machine_alone_and_tells_nobody(served: tuple[Any, 
     # Nobody gets past the queue by calling a function of the page directly.
     assert {one["api_visibility"] for one in config["dependencies"] if one["queue"]} == {"private"}
     with pytest.raises(SettingError, match=f"port={blocks.server_port} is taken"):
-        serve(studio, blocks.server_port)
+        serve(session, blocks.server_port)
 
 
-def test_another_address_takes_its_own_name_alone(studio: Studio) -> None:
+def test_another_address_takes_its_own_name_alone(session: Session) -> None:
     hosts = addresses()
     if not hosts:
         pytest.skip("nobody reaches this machine")
-    blocks, address = serve(studio, host=hosts[0])
+    blocks, address = serve(session, host=hosts[0])
     try:
         assert address.startswith(f"http://{hosts[0]}:")
         for host, expected in ((hosts[0], 200), ("evil.example", 400)):

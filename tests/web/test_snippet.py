@@ -1,4 +1,4 @@
-"""The lines of Python are Python, and say what was drawn."""
+"""The lines of Python are Python, and say what was generated."""
 
 import pytest
 
@@ -32,9 +32,9 @@ def test_any_prompt_stays_a_prompt(prompt: str) -> None:
     lines = three_lines(
         origin("owner/name", {"device": "cuda", "dtype": "float16"}, False), *named("toma"), prompt, 3, {}
     )
-    *_, load, _, draw = lines.splitlines()
+    *_, load, _, generate = lines.splitlines()
     assert (
         load == 'pipe = diffusers.DiffusionPipeline.from_pretrained("owner/name", torch_dtype=torch.float16).to("cuda")'
     )
-    call = draw.removeprefix("image = pipe(").partition(", generator=")[0]
+    call = generate.removeprefix("image = pipe(").partition(", generator=")[0]
     assert eval(call) == prompt

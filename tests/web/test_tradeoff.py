@@ -15,7 +15,7 @@ def test_the_ratio_that_was_asked_for_is_on_the_curve(asked: float, expected: li
     assert ratios(asked) == expected
 
 
-def test_pictures_curves_and_table_tell_the_same() -> None:
+def test_images_curves_and_table_tell_the_same() -> None:
     shots = [shot(0.25, 2.0, psnr=30.0, ssim=0.9, judge=0.1), shot(0.5, 1.0, psnr=20.0, ssim=0.8, judge=0.2)]
     told = curves("ToMA <tile>", shot(0.0, 4.0), shots)
     assert told.count("<figure>") == 3

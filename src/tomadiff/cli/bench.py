@@ -1,4 +1,4 @@
-"""``tomadiff bench``: what merging saves on this machine, in seconds, operations, launches and bytes."""
+"""``tomadiff bench``: what merging saves on this machine, in seconds, FLOPs, launches and bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tomadiff.evaluation.timing.latency import Measurement
     from tomadiff.evaluation.timing.workloads import Workload
 
-RANDOM = "Its weights are random: times and counts are those of the real model, pictures would be noise."
+RANDOM = "Its weights are random: times and counts are those of the real model, images would be noise."
 
 
 def bench(
@@ -65,7 +65,7 @@ def bench(
     tomadiff bench --model ./my-pipeline --size 512,1024 --steps 20
     tomadiff bench --arch flux --size 1024 --depth 2 --dtype bfloat16
 
-    A pipeline is timed over whole pictures; --arch over the mean step of a window of ten, put together from one
+    A pipeline is timed over whole images; --arch over the mean step of a window of ten, put together from one
     selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
     with the rounds it has finished.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
@@ -109,13 +109,13 @@ def _pipelines(
 ) -> Iterator[tuple[Any, Workload]]:
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.generate import call_of
-    from tomadiff.evaluation.timing.workloads import Picture
+    from tomadiff.evaluation.timing.workloads import WholeImage
 
     pipe = models.load(model, *how)
     for side in _sides(sizes):
         call = call_of(model, pipe, steps=steps, size=None if side is None else (side, side))
         shown = side or call.get("width")
-        yield shown, Picture(pipe, f"{model}{f' at {shown}²' if shown else ''}", call)
+        yield shown, WholeImage(pipe, f"{model}{f' at {shown}²' if shown else ''}", call)
 
 
 def _architectures(
@@ -181,14 +181,14 @@ def _table(workload: Workload, measured: Sequence[Measurement]) -> Table:
 
 
 def _tell(rows: list[dict[str, Any]], random: bool, path: Path | None, as_json: bool, console: Console) -> None:
-    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.environment import environment
 
     if path is not None:
         _write_csv(rows, path)
         console.print(f"The numbers are in [bold]{path}[/bold]")
     if as_json:
         weights = "random" if random else "trained"
-        typer.echo(json.dumps({"weights": weights, "machine": stamp(), "rows": rows}, indent=2))
+        typer.echo(json.dumps({"weights": weights, "machine": environment(), "rows": rows}, indent=2))
     elif random:
         console.print(RANDOM)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 3
 _STEADY = 1.25  # between the fastest and the slowest round; beyond, something else was running
-_OURS = 0.9  # seconds of a core that we get per second, if nothing else wants it
+_OWN_SHARE = 0.9  # of a core's time that this process gets if nothing else runs
 
 
 def calibrate(
@@ -72,9 +72,9 @@ def _measured(device: torch.device, dtype: torch.dtype) -> tuple[Hardware, bool]
     rounds = sorted(
         (Hardware.measure(device, dtype) for _ in range(_ROUNDS)), key=lambda one: one.rate("matmul", dtype)
     )
-    ours = (time.process_time() - computed) / (time.perf_counter() - began)
+    own_share = (time.process_time() - computed) / (time.perf_counter() - began)
     unsteady = rounds[-1].rate("matmul", dtype) > _STEADY * rounds[0].rate("matmul", dtype)
-    return rounds[_ROUNDS // 2], unsteady or (device.type == "cpu" and ours < _OURS)
+    return rounds[_ROUNDS // 2], unsteady or (device.type == "cpu" and own_share < _OWN_SHARE)
 
 
 def _tell(path: Path, machine: Hardware, disturbed: bool, variable: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from tomadiff.evaluation.report.figures import MergeSample
-    from tomadiff.evaluation.report.report import Told
+    from tomadiff.evaluation.report.report import LoadedRun
     from tomadiff.evaluation.runs.record import Run
 
 RATIOS = (0.25, 0.5, 0.75)
@@ -35,22 +35,22 @@ PROMPTS = (
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")] = Path("demo"),
     model: Annotated[
-        str, typer.Option("--model", "-m", help="emoji-sdxl or emoji-flux: which embedded pipeline draws.")
+        str, typer.Option("--model", "-m", help="emoji-sdxl or emoji-flux: which embedded pipeline generates.")
     ] = "emoji-sdxl",
     prompt: Annotated[
-        list[str] | None, typer.Option("--prompt", "-p", help="What to draw; default: four emoji.")
+        list[str] | None, typer.Option("--prompt", "-p", help="What to generate; default: four emoji.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which pictures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which images.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps; default: the model's own.")] = None,
 ) -> None:
-    """Draw a few pictures unmerged and with a quarter, half and three quarters of their tokens merged.
+    """Generate a few images unmerged and with a quarter, half and three quarters of their tokens merged.
 
     \b
     tomadiff demo
     tomadiff demo --model emoji-flux --out flux-demo
     tomadiff demo --prompt "a panda on a red background" --seed 3
 
-    Writes a grid of the pictures, a map of what merged, and a page with sliders.
+    Writes a grid of the images, a map of what merged, and a page with sliders.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.runs import models
 
@@ -61,8 +61,8 @@ def demo(
         with console.status(f"Loading {model} …"):
             pipe = models.load(model, "cpu")
     except MissingWeightsError:
-        console.print(f"The weights of {model} are not in this installation, so a painted landscape stands in.")
-        _landscape(out, console)
+        console.print(f"The weights of {model} are not in this installation, so a synthetic image stands in.")
+        _synthetic(out, console)
         return
     _pipeline(pipe, model, out, tuple(prompt or PROMPTS), seed, steps, console)
 
@@ -72,47 +72,50 @@ def _pipeline(
     pipe: Any, model: str, out: Path, prompts: Sequence[str], seed: int, steps: int | None, console: Console
 ) -> None:
     from tomadiff.cli.report import write
-    from tomadiff.evaluation.report.report import Figure, tell
+    from tomadiff.evaluation.report.report import Figure, load_runs
     from tomadiff.evaluation.runs.generate import call_of
 
     call = call_of(model, pipe, steps=steps)
-    run = _drawn(pipe, model, call, out / "run", prompts, seed)
-    told = tell([run.folder])[0]
-    with console.status("Drawing the grid and the map …"):
+    run = _generated(pipe, model, call, out / "run", prompts, seed)
+    loaded = load_runs([run.folder])[0]
+    with console.status("Making the grid and the map …"):
         grid, merged = _grid(run, prompts, seed), _map(pipe, run, call, prompts[0], seed)
         save_image(grid, out / "grid.png", optimize=True)
         save_image(merged, out / "merge_map.png", optimize=True)
         note = f"“{prompts[0]}”, the plan of the last step in the first block that merges."
         write(
-            [told], out / "index.html", "Token merging, before and after", figures=[Figure("What merged", merged, note)]
+            [loaded],
+            out / "index.html",
+            "Token merging, before and after",
+            figures=[Figure("What merged", merged, note)],
         )
-    console.print(_table(told))
+    console.print(_table(loaded))
     for name, what in (("index.html", "page"), ("grid.png", "grid"), ("merge_map.png", "map of what merged")):
         console.print(f"The {what} is in [bold]{out / name}[/bold]")
 
 
-def _drawn(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: Sequence[str], seed: int) -> Run:
-    """Draw all pictures anew (times of another day would mislead) and measure their pixels."""
+def _generated(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: Sequence[str], seed: int) -> Run:
+    """Generate all images anew (times of another day would mislead) and measure their pixels."""
     from tomadiff.evaluation.metrics.measure import measure
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.dry_run import meter
-    from tomadiff.evaluation.runs.environment import stamp
-    from tomadiff.evaluation.runs.generate import answer, bar, questions, variants
+    from tomadiff.evaluation.runs.environment import environment
+    from tomadiff.evaluation.runs.generate import bar, run_tasks, tasks, variants
     from tomadiff.evaluation.runs.record import Run
 
     if (folder / "run.json").is_file():
         shutil.rmtree(folder)
     about = models.describe(model, pipe)
-    run = Run.begin(folder, {**about, "call": call}, stamp(about["device"], about["dtype"]))
-    batches = questions(prompts, [seed], variants(["toma"], RATIOS))
+    run = Run.begin(folder, {**about, "call": call}, environment(about["device"], about["dtype"]))
+    batches = tasks(prompts, [seed], variants(["toma"], RATIOS))
     with bar(len(batches)) as advance:
-        answer(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0], call))
+        run_tasks(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0], call))
     measure(run, networks={})
     return run
 
 
 def _grid(run: Run, prompts: Sequence[str], seed: int) -> Image.Image:
-    from tomadiff.evaluation.report.overlay import picture_grid
+    from tomadiff.evaluation.report.overlay import image_grid
     from tomadiff.evaluation.runs.record import sample_key
 
     samples = run.samples()
@@ -122,32 +125,36 @@ def _grid(run: Run, prompts: Sequence[str], seed: int) -> Image.Image:
         own = [samples[sample_key(method, ratio, prompt, seed)] for method, ratio in variants]
         notes = [f"{one.seconds:.2f} s" + (f", {one.metrics['psnr']:.1f} dB" if one.ratio else "") for one in own]
         rows.append((prompt, [run.image(one.key) for one in own], notes))
-    return picture_grid(rows, ["unmerged", *(f"{ratio:.0%} merged" for ratio in RATIOS)])
+    return image_grid(rows, ["unmerged", *(f"{ratio:.0%} merged" for ratio in RATIOS)])
 
 
 def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> Image.Image:
-    """Draw one prompt again at every ratio, this time keeping the plans."""
-    from tomadiff.evaluation.report.overlay import Drawn, merge_overlay
+    """Generate one prompt again at every ratio, this time keeping the plans."""
+    from tomadiff.evaluation.report.overlay import MergedImage, merge_overlay
     from tomadiff.evaluation.runs.record import sample_key
     from tomadiff.methods.registry import named
     from tomadiff.patch import apply
 
-    drawn = []
+    generated = []
     for ratio in RATIOS:
         method, schedule = named("toma", ratio)
         with apply(pipe, method, schedule=schedule, guard=False) as patch:
             image = pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed), **call).images[0]
             plan = next(iter(patch.plans().values()))
-        drawn.append(Drawn(image, plan, f"{ratio:.0%} merged"))
-    return merge_overlay(run.image(sample_key("baseline", 0.0, prompt, seed)), drawn)
+        generated.append(MergedImage(image, plan, f"{ratio:.0%} merged"))
+    return merge_overlay(run.image(sample_key("baseline", 0.0, prompt, seed)), generated)
 
 
-def _table(told: Told) -> Table:
+def _table(loaded: LoadedRun) -> Table:
     table = Table(title="ToMA against the unmerged model, one thread", title_justify="left")
     for head in ("merged", "seconds", "speed-up", "PSNR", "SSIM"):
         table.add_column(head, justify="right")
-    for row in told.results.rows:
-        fast, psnr, ssim = told.speed_ups.get((row.method, row.ratio)), row.metrics.get("psnr"), row.metrics.get("ssim")
+    for row in loaded.results.rows:
+        fast, psnr, ssim = (
+            loaded.speed_ups.get((row.method, row.ratio)),
+            row.metrics.get("psnr"),
+            row.metrics.get("ssim"),
+        )
         table.add_row(
             f"{row.ratio:.0%}",
             f"{row.seconds:.2f}",
@@ -159,25 +166,25 @@ def _table(told: Told) -> Table:
 
 
 # ---------------------------------------------------------------------------------------------- without one
-def _landscape(out: Path, console: Console) -> None:
-    """Merge the tokens of a painted picture at three ratios and show where they went."""
+def _synthetic(out: Path, console: Console) -> None:
+    """Merge the tokens of a synthetic image at three ratios and show where they went."""
     from tomadiff.evaluation.report.figures import merge_map, merge_sample
-    from tomadiff.evaluation.runs.synthetic_image import landscape
+    from tomadiff.evaluation.runs.synthetic_image import synthetic_image
     from tomadiff.methods.toma import ToMA
 
-    picture = landscape()
-    samples = [merge_sample(picture, ToMA(ratio)) for ratio in RATIOS]
+    image = synthetic_image()
+    samples = [merge_sample(image, ToMA(ratio)) for ratio in RATIOS]
     path = out / "merge_map.png"
     out.mkdir(parents=True, exist_ok=True)
-    save_image(merge_map(picture, samples), path, optimize=True)
-    console.print(_landscape_table(samples))
+    save_image(merge_map(image, samples), path, optimize=True)
+    console.print(_synthetic_table(samples))
     console.print(f"The merge map is in [bold]{path}[/bold]")
 
 
-def _landscape_table(samples: list[MergeSample]) -> Table:
-    """What each ratio did to the tokens and to the picture."""
-    table = Table(title=f"ToMA on a picture of {samples[0].grid} tokens", title_justify="left")
-    for heading in ("merged", "tokens before", "after", "coverage", "picture", "plan, 1 thread"):
+def _synthetic_table(samples: list[MergeSample]) -> Table:
+    """What each ratio did to the tokens and to the image."""
+    table = Table(title=f"ToMA on an image of {samples[0].grid} tokens", title_justify="left")
+    for heading in ("merged", "tokens before", "after", "coverage", "image", "plan, 1 thread"):
         table.add_column(heading, justify="right")
     for sample in samples:
         coverage = f"{sample.plan.coverage.mean().item():.4f}"

@@ -1,4 +1,4 @@
-"""``tomadiff eval``: prompts × seeds × methods → pictures → metrics with confidence intervals."""
+"""``tomadiff eval``: prompts × seeds × methods → images → metrics with confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tomadiff.utils.writing import require_folder
 if TYPE_CHECKING:
     from tomadiff.evaluation.runs.failures import Failures
     from tomadiff.evaluation.runs.generate import Variant
-    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.processes import ProcessGroup
     from tomadiff.evaluation.runs.prompts import Prompt
     from tomadiff.evaluation.runs.protocol import Protocol
     from tomadiff.evaluation.runs.record import Run
@@ -33,7 +33,7 @@ def evaluate(
         str | None,
         typer.Option("--forecast", help="Tolerances of forecast steps with each method: 0,0.05; default: 0."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Pictures of each prompt and method; default: 3.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Images of each prompt and method; default: 3.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
     steps: options.Steps = None,
     size: options.Size = None,
@@ -41,7 +41,7 @@ def evaluate(
     batch: options.BatchSize = 1,
     networks: options.Networks = None,
     reference: Annotated[
-        Path | None, typer.Option(help="A folder of pictures for FID and KID; default: the unmerged pictures.")
+        Path | None, typer.Option(help="A folder of images for FID and KID; default: the unmerged images.")
     ] = None,
     protocol: Annotated[
         str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
@@ -51,7 +51,7 @@ def evaluate(
     allow_pickle: options.AllowPickle = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw prompts with and without merging, and measure how far the pictures are apart and how long they took.
+    """Generate images with and without merging, and measure how far the images are apart and how long they took.
 
     \b
     tomadiff eval -m emoji-sdxl
@@ -64,7 +64,7 @@ def evaluate(
     A run may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.runs.models import device_of
-    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.processes import ProcessGroup
     from tomadiff.evaluation.runs.protocol import protocol as protocol_named
 
     chosen = protocol_named(protocol, prompts).changed(
@@ -76,21 +76,21 @@ def evaluate(
     )
     looks = options.read_networks(networks)
     if reference is not None and not reference.is_dir():
-        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of pictures.")
+        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of images.")
     tolerances = options.read_forecasts(forecasts or "0")
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch, tolerances)
     require_folder(out)
     wanted.check(allow_pickle)
-    crew = Crew(cpu=device_of(device).type == "cpu")
-    run, failures = _draw(crew, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
-    if crew.leads:
+    group = ProcessGroup(cpu=device_of(device).type == "cpu")
+    run, failures = _generate(group, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
+    if group.leads:
         _measure(run, reference, looks, as_json)
     exit_if_failed(failures)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an evaluation draws, as far as it is known before the model is loaded."""
+    """What an evaluation generates, as far as it is known before the model is loaded."""
 
     model: str
     source: str | None
@@ -108,10 +108,10 @@ class Wanted:
 
     def check(self, allow_pickle: bool) -> None:
         """Raise for what cannot work before anything is loaded or launched."""
-        from tomadiff.evaluation.runs.generate import questions
+        from tomadiff.evaluation.runs.generate import tasks
         from tomadiff.evaluation.runs.models import require_model
 
-        questions(self.prompts(), range(self.chosen.seeds), self.variants())
+        tasks(self.prompts(), range(self.chosen.seeds), self.variants())
         require_model(self.model, allow_pickle)
 
     def prompts(self) -> list[Prompt]:
@@ -131,23 +131,25 @@ class Wanted:
         return {**about, **chosen, "call": call, "batch": self.batch, "prompts": asked}
 
 
-def _draw(crew: Crew, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool) -> tuple[Run, Failures]:
+def _generate(
+    group: ProcessGroup, wanted: Wanted, out: Path, how: tuple[Any, Any, bool], shown: bool
+) -> tuple[Run, Failures]:
     from tomadiff.evaluation.runs import models
-    from tomadiff.evaluation.runs.environment import stamp
-    from tomadiff.evaluation.runs.generate import call_of, questions, require_drawable
+    from tomadiff.evaluation.runs.environment import environment
+    from tomadiff.evaluation.runs.generate import call_of, require_supported, tasks
 
     chosen, prompts = wanted.chosen, wanted.prompts()
-    drawn = wanted.variants()
-    batches = questions(prompts, range(chosen.seeds), drawn, wanted.batch)
+    variants = wanted.variants()
+    batches = tasks(prompts, range(chosen.seeds), variants, wanted.batch)
     device, dtype, allow_pickle = how
-    pipe = models.load(wanted.model, device or crew.device, dtype, allow_pickle)
+    pipe = models.load(wanted.model, device or group.device, dtype, allow_pickle)
     steps = chosen.steps_for(type(pipe).__name__) if wanted.steps is None else wanted.steps
     call = call_of(wanted.model, pipe, steps=steps, size=chosen.size, guidance=wanted.guidance)
-    require_drawable(pipe, drawn)
+    require_supported(pipe, variants)
     about = models.describe(wanted.model, pipe)
-    stamped = stamp(about["device"], about["dtype"], crew.size)
-    run = crew.begin(out, wanted.config(prompts, call, about), stamped)
-    return run, crew.answer(pipe, run, batches, call, about, shown)
+    machine = environment(about["device"], about["dtype"], group.size)
+    run = group.begin(out, wanted.config(prompts, call, about), machine)
+    return run, group.run_tasks(pipe, run, batches, call, about, shown)
 
 
 def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:
@@ -155,14 +157,14 @@ def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, 
 
     from tomadiff.cli.report import write
     from tomadiff.evaluation.metrics.measure import measure
-    from tomadiff.evaluation.report.report import tell
+    from tomadiff.evaluation.report.report import load_runs
 
     with Console(stderr=True, quiet=as_json).status("measuring") as status:
         results = measure(
-            run, networks=networks, pictures=reference, say=lambda what: status.update(f"measuring {what}")
+            run, networks=networks, reference_images=reference, say=lambda what: status.update(f"measuring {what}")
         )
     page = run.folder / "report.html"
-    write(tell([run.folder]), page, f"{run.config['model']}, merged and unmerged")
+    write(load_runs([run.folder]), page, f"{run.config['model']}, merged and unmerged")
     if as_json:
         typer.echo(results.as_json())
     else:

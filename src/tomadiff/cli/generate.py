@@ -1,4 +1,4 @@
-"""``tomadiff generate``: draw pictures with any diffusers pipeline, merged or not."""
+"""``tomadiff generate``: generate images with any diffusers pipeline, merged or not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def generate(
     model: options.Model,
-    prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
-    out: options.Out = Path("pictures"),
+    prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to generate; may be given several times.")],
+    out: options.Out = Path("images"),
     method: Annotated[str, typer.Option(help="baseline, toma, toma-stripe, tomesd, … ; a wrong name lists all.")] = (
         "toma"
     ),
@@ -32,10 +32,10 @@ def generate(
     flops: options.Flops = None,
     speedup: options.Speedup = None,
     forecast: options.Forecast = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Draw the unmerged picture as well.")] = False,
-    negative: Annotated[str, typer.Option(help="What to keep out of the picture.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Which picture; the first one with --seeds.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many pictures of each prompt.")] = 1,
+    compare: Annotated[bool, typer.Option("--compare", help="Generate the unmerged image as well.")] = False,
+    negative: Annotated[str, typer.Option(help="What to keep out of the image.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Which image; the first one with --seeds.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many images of each prompt.")] = 1,
     steps: options.Steps = None,
     size: options.Size = None,
     guidance: options.Guidance = None,
@@ -45,7 +45,7 @@ def generate(
     allow_pickle: options.AllowPickle = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw pictures with any diffusers pipeline, and write into each how to draw it again.
+    """Generate images with any diffusers pipeline, and write into each how to generate it again.
 
     \b
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background"
@@ -55,16 +55,16 @@ def generate(
     tomadiff generate -m ./my-pipeline -p "a lighthouse" --method tomesd --seeds 4 --batch 4
     tomadiff generate -m owner/name -p "a lighthouse" --size 1024 --steps 30 --out lighthouse
 
-    Pictures that are in the folder already are not drawn again; more prompts, seeds and methods may join them.
+    Images that are in the folder already are not generated again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.runs.generate import Variant, questions, variants, within
+    from tomadiff.evaluation.runs.generate import Variant, tasks, variants, within
     from tomadiff.evaluation.runs.prompts import Prompt
 
     budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
     wanted = variants([method], [0.5 if ratio is None else ratio], [tolerance])
     prompts = [Prompt(text.strip(), negative) for text in prompt]
     if not all(asked.text for asked in prompts):
-        raise SettingError("A prompt is empty; say what to draw.")
+        raise SettingError("A prompt is empty; say what to generate.")
     require_folder(out)
     pipe, call, about = _prepared(
         model, (device, dtype, allow_pickle), steps=steps, size=options.read_size(size), guidance=guidance
@@ -72,10 +72,10 @@ def generate(
     if budget is not None:
         chosen = within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))
         wanted = [Variant(), replace(chosen, forecast=tolerance)]
-    drawn = wanted if compare or len(wanted) == 1 else wanted[1:]
-    batches = questions(prompts, range(seed, seed + seeds), drawn, batch)
-    run = _drawn(pipe, out, call, about, batches, drawn, shown=not as_json)
-    keys = [question.key for part in batches for question in part]
+    chosen_variants = wanted if compare or len(wanted) == 1 else wanted[1:]
+    batches = tasks(prompts, range(seed, seed + seeds), chosen_variants, batch)
+    run = _generated(pipe, out, call, about, batches, chosen_variants, shown=not as_json)
+    keys = [task.key for part in batches for task in part]
     _tell(run, [run.samples()[key] for key in keys], as_json)
 
 
@@ -88,37 +88,37 @@ def _prepared(model: str, how: tuple[Any, Any, bool], **asked: Any) -> tuple[Any
     return pipe, call_of(model, pipe, **asked), models.describe(model, pipe)
 
 
-def _drawn(
+def _generated(
     pipe: Any, out: Path, call: dict[str, Any], about: dict[str, str], batches: Any, wanted: Any, shown: bool
 ) -> Run:
-    from tomadiff.evaluation.runs.environment import stamp
-    from tomadiff.evaluation.runs.generate import answer, bar, require_drawable
+    from tomadiff.evaluation.runs.environment import environment
+    from tomadiff.evaluation.runs.generate import bar, require_supported, run_tasks
     from tomadiff.evaluation.runs.record import Run
 
-    require_drawable(pipe, wanted)
-    # Only what a picture's name does not say: other prompts, seeds and methods may join the folder.
-    run = Run.begin(out, {**about, "call": call}, stamp(about["device"], about["dtype"]))
+    require_supported(pipe, wanted)
+    # Only what an image's name does not say: other prompts, seeds and methods may join the folder.
+    run = Run.begin(out, {**about, "call": call}, environment(about["device"], about["dtype"]))
     done = run.samples()
-    keys = [question.key for part in batches for question in part]
+    keys = [task.key for part in batches for task in part]
     with bar(len(keys), sum(key in done for key in keys), shown) as advance:
-        answer(pipe, run, batches, call, about, advance)
+        run_tasks(pipe, run, batches, call, about, advance)
     return run
 
 
 def _tell(run: Run, samples: list[Sample], as_json: bool) -> None:
     if as_json:
-        pictures = [_as_row(run, sample) for sample in samples]
-        typer.echo(json.dumps({"folder": str(run.folder), "pictures": pictures}, indent=2))
+        images = [_as_row(run, sample) for sample in samples]
+        typer.echo(json.dumps({"folder": str(run.folder), "images": images}, indent=2))
         return
     table = Table(title_justify="left")
-    for heading in ("picture", "method", "ratio", "seed", "seconds"):
-        table.add_column(heading, justify="left" if heading in ("picture", "method") else "right")
+    for heading in ("image", "method", "ratio", "seed", "seconds"):
+        table.add_column(heading, justify="left" if heading in ("image", "method") else "right")
     for sample in samples:
         name = run.image_path(sample.key).name
         table.add_row(name, sample.method, f"{sample.ratio:g}", str(sample.seed), f"{sample.seconds:.2f}")
     console = Console(soft_wrap=True)
     console.print(table)
-    console.print(f"The pictures are in [bold]{run.images}[/bold]")
+    console.print(f"The images are in [bold]{run.images}[/bold]")
 
 
 def _as_row(run: Run, sample: Sample) -> dict[str, Any]:

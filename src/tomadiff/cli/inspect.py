@@ -1,4 +1,4 @@
-"""``tomadiff inspect``: draws what merging does."""
+"""``tomadiff inspect``: shows what merging does."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def inspect(
         str | None,
         typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: emoji-sdxl."),
     ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to draw; default: {PROMPT}.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to generate; default: {PROMPT}.")] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="toma (the default), toma-stripe, tomesd, … ; a wrong name lists all.")
     ] = None,
     ratio: Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")] = 0.5,
-    seed: Annotated[int | None, typer.Option(min=0, help="Which picture, or which landscape.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Which image, or which landscape.")] = None,
     steps: options.Steps = None,
     size: options.Size = None,
     guidance: options.Guidance = None,
@@ -46,7 +46,7 @@ def inspect(
     allow_pickle: options.AllowPickle = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw what merging does in a model: who merges with whom, what is lost, what lasts, and what it costs.
+    """Show what merging does in a model: who merges with whom, what is lost, what lasts, and what it costs.
 
     \b
     tomadiff inspect
@@ -54,32 +54,32 @@ def inspect(
     tomadiff inspect --model owner/name --prompt "a lighthouse" --method tomesd --steps 30
     tomadiff inspect --landscape --method toma --method toma-stripe
 
-    Writes pictures of destinations and clusters, hidden states, coverage and overlap over steps, and a page with all.
+    Writes figures of destinations and clusters, hidden states, coverage and overlap over steps, and a page with all.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.inspect.method_figures import PORTRAYED
+    from tomadiff.evaluation.inspect.method_figures import METHODS_SHOWN
     from tomadiff.methods.registry import named
 
-    names = method or (PORTRAYED if landscape else [METHOD])
+    names = method or (METHODS_SHOWN if landscape else [METHOD])
     for name in names:
-        named(name, ratio)  # a wrong name or ratio is told before anything is loaded or drawn
+        named(name, ratio)  # a wrong name or ratio is told before anything is loaded or generated
     require_folder(out)
     if landscape:
         _require_no_model(model, prompt, steps, size, guidance)
         _landscape(names, ratio, seed, out, as_json)
         return
     asked = {"steps": steps, "size": options.read_size(size), "guidance": guidance}
-    question = _question(model, prompt, seed, names, ratio)
-    _model(question, asked, (device, dtype, allow_pickle), out, as_json)
+    task = _task(model, prompt, seed, names, ratio)
+    _model(task, asked, (device, dtype, allow_pickle), out, as_json)
 
 
 # ---------------------------------------------------------------------------------------------- a model
-def _question(
+def _task(
     model: str | None, prompt: str | None, seed: int | None, methods: Sequence[str], ratio: float
 ) -> dict[str, Any]:
     """What is asked for, with whatever was left open filled in."""
     text = PROMPT if prompt is None else prompt.strip()
     if not text:
-        raise SettingError("The prompt is empty; say what to draw.")
+        raise SettingError("The prompt is empty; say what to generate.")
     if len(methods) > 1:
         raise SettingError("A model is inspected with one method at a time; --landscape compares several.")
     if ratio == 0:
@@ -88,7 +88,7 @@ def _question(
 
 
 def _model(
-    question: dict[str, Any],
+    task: dict[str, Any],
     asked: dict[str, Any],
     how: tuple[str | None, str | None, bool],
     out: Path,
@@ -96,46 +96,46 @@ def _model(
 ) -> None:
     from tomadiff.evaluation.inspect.inspection import inspect
     from tomadiff.evaluation.runs import models
-    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.environment import environment
     from tomadiff.evaluation.runs.generate import call_of
 
-    model, told = question["model"], Console(stderr=True)
+    model, told = task["model"], Console(stderr=True)
     if model in models.EMBEDDED:
         torch.set_num_threads(1)  # small products: threads gain little, and lose much on a busy machine
     with told.status(f"Loading {model} …"):
         pipe = models.load(model, *how)
     call, known = call_of(model, pipe, **asked), models.describe(model, pipe)
     out.mkdir(parents=True, exist_ok=True)
-    with told.status("Drawing the picture without merging and with it …"):
-        found = inspect(pipe, call=call, **{name: value for name, value in question.items() if name != "model"})
-    about = {**known, **question, "ratio": found.ratio, "call": call}
-    written = _write(found, about, stamp(known["device"], known["dtype"]), out)
+    with told.status("Generating the image without merging and with it …"):
+        found = inspect(pipe, call=call, **{name: value for name, value in task.items() if name != "model"})
+    about = {**known, **task, "ratio": found.ratio, "call": call}
+    written = _write(found, about, environment(known["device"], known["dtype"]), out)
     _tell(found, about, written, as_json)
 
 
 def _write(found: Inspection, about: dict[str, Any], machine: dict[str, Any], out: Path) -> list[Path]:
-    """The page, then its pictures."""
+    """The page, then its figures."""
     from tomadiff.evaluation.inspect.figures import figures
     from tomadiff.evaluation.inspect.page import page
     from tomadiff.evaluation.runs.images import save_image
 
-    drawn = figures(found)
-    paths = [out / "index.html", *(out / f"{name}.png" for name in drawn)]
-    for path, figure in zip(paths[1:], drawn.values(), strict=True):
+    made = figures(found)
+    paths = [out / "index.html", *(out / f"{name}.png" for name in made)]
+    for path, figure in zip(paths[1:], made.values(), strict=True):
         save_image(figure.image, path, optimize=True)
-    write_whole(paths[0], page(found, drawn, about, machine))
+    write_whole(paths[0], page(found, made, about, machine))
     return paths
 
 
 def _tell(found: Inspection, about: dict[str, Any], written: Sequence[Path], as_json: bool) -> None:
     if as_json:
-        files = {"page": str(written[0]), "pictures": [str(path) for path in written[1:]]}
+        files = {"page": str(written[0]), "figures": [str(path) for path in written[1:]]}
         typer.echo(json.dumps({**files, **about, **found.as_json()}, indent=2, ensure_ascii=False))
         return
     console = Console()
     console.print(_seen_table(found), _cost_table(found))
     names = ", ".join(path.name for path in written[1:])
-    console.print(f"The page is [bold]{written[0]}[/bold], its pictures lie next to it: {names}", soft_wrap=True)
+    console.print(f"The page is [bold]{written[0]}[/bold], its figures lie next to it: {names}", soft_wrap=True)
 
 
 def _seen_table(found: Inspection) -> Table:
@@ -173,17 +173,17 @@ def _require_no_model(*given: object) -> None:
 
 
 def _landscape(names: Sequence[str], ratio: float, seed: int | None, out: Path, as_json: bool) -> None:
-    from tomadiff.evaluation.inspect.method_figures import portrait
+    from tomadiff.evaluation.inspect.method_figures import method_figure
     from tomadiff.evaluation.runs.images import save_image
-    from tomadiff.evaluation.runs.synthetic_image import landscape
+    from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 
-    picture = landscape() if seed is None else landscape(seed=seed)
+    image = synthetic_image() if seed is None else synthetic_image(seed=seed)
     out.mkdir(parents=True, exist_ok=True)
     paths = {name: out / f"{name}.png" for name in names}
     for name, path in paths.items():
-        save_image(portrait(name, picture, ratio).quantize(colors=128), path, optimize=True)
+        save_image(method_figure(name, image, ratio).quantize(colors=128), path, optimize=True)
     if as_json:
-        typer.echo(json.dumps({"pictures": {name: str(path) for name, path in paths.items()}}, indent=2))
+        typer.echo(json.dumps({"figures": {name: str(path) for name, path in paths.items()}}, indent=2))
         return
     console = Console(soft_wrap=True)
     for name, path in paths.items():

@@ -25,7 +25,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the sa
 Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps; default: the model's own.")]
 Size = Annotated[str | None, typer.Option(help="In pixels: 1024, or 1024x768 (width x height); default: the model's.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's own.")]
-BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Pictures that are drawn together.")]
+BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Images that are generated together.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the GPU if there is one.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16; default: half precision on a GPU.")]
 AllowPickle = Annotated[
@@ -33,11 +33,11 @@ AllowPickle = Annotated[
 ]
 Networks = Annotated[
     str | None,
-    typer.Option(help="Which look at the pictures, and from where: judge,clip=/models/clip; or none. Default: all."),
+    typer.Option(help="Which look at the images, and from where: judge,clip=/models/clip; or none. Default: all."),
 ]
 Flops = Annotated[
     float | None,
-    typer.Option(help="Instead of --ratio: the share of the unmerged model's operations a picture may cost, as 0.6."),
+    typer.Option(help="Instead of --ratio: the share of the unmerged model's FLOPs an image may cost, as 0.6."),
 ]
 Speedup = Annotated[
     float | None,
@@ -45,7 +45,7 @@ Speedup = Annotated[
 ]
 Forecast = Annotated[
     float | None,
-    typer.Option(help="Tolerance of forecast denoising steps, which are not computed: 0.05. Ours, not the paper's."),
+    typer.Option(help="Tolerance of forecast denoising steps, which are not computed: 0.05. Not part of the paper."),
 ]
 Methods = Annotated[str | None, typer.Option(help="With commas between: toma,tomesd. A wrong name lists all.")]
 PromptFile = Annotated[

@@ -32,7 +32,7 @@ def paper(
     ] = None,
     tables: Annotated[str | None, typer.Option(help="Numbers with commas between: 2,6. Default: all that fit.")] = None,
     prompts: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 8,
-    seeds: Annotated[int, typer.Option(min=1, help="Pictures of each prompt and method.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Images of each prompt and method.")] = 2,
     prompts_from: Annotated[str, typer.Option(help="A .txt, .csv, .tsv or .json file, or the embedded list.")] = (
         "emoji"
     ),
@@ -40,7 +40,7 @@ def paper(
     size: options.Size = None,
     batch: options.BatchSize = 1,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="How often things are timed that need no picture; default: 30, archs 10.")
+        int | None, typer.Option(min=1, help="How often things are timed that need no image; default: 30, archs 10.")
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")] = None,
     networks: options.Networks = None,
@@ -58,24 +58,24 @@ def paper(
     tomadiff paper --model owner/name --prompts-from GEMRec.csv --prompts 50 --seeds 3 --steps 50 --size 1024
     tomadiff paper --arch sdxl --tables 1 --size 512 --depth 2
 
-    Pictures are kept as runs in the folder: more prompts, seeds and tables may join them, and a kill does no harm.
+    Images are kept as runs in the folder: more prompts, seeds and tables may join them, and a kill does no harm.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.paper.work import Scale, Work
     from tomadiff.evaluation.runs.models import device_of, require_model
-    from tomadiff.evaluation.runs.processes import Crew
+    from tomadiff.evaluation.runs.processes import ProcessGroup
     from tomadiff.evaluation.runs.prompts import load_prompts
 
     if model is not None and arch is not None:
-        raise SettingError("Give --model to draw with or --arch to time, not both.")
+        raise SettingError("Give --model to generate with or --arch to time, not both.")
     scale = Scale(prompts_from, prompts, seeds, steps, options.read_size(size), batch, rounds, depth)
     require_folder(out)
-    load_prompts(prompts_from, prompts)  # what cannot work is told before anything is loaded
+    load_prompts(prompts_from, prompts)  # what cannot work is reported before anything is loaded
     if model is not None:
         require_model(model, allow_pickle)
-    looks, crew = options.read_networks(networks), Crew(cpu=device_of(device).type == "cpu")
-    work = Work(out, scale, (device, dtype, allow_pickle), looks, crew, shown=not as_json)
+    looks, group = options.read_networks(networks), ProcessGroup(cpu=device_of(device).type == "cpu")
+    work = Work(out, scale, (device, dtype, allow_pickle), looks, group, shown=not as_json)
     _do(work, model, arch, tables)
-    if crew.leads:
+    if group.leads:
         _tell(work, as_json)
     exit_if_failed(work.failures)
 
@@ -85,7 +85,7 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
     from tomadiff.evaluation.paper.experiments import MERGE_SPEED, experiments_of, tables_named
 
     wanted = tables_named(tables)
-    for table in MERGE_SPEED if work.crew.leads else ():
+    for table in MERGE_SPEED if work.group.leads else ():
         if table in wanted:
             with work.failures.of(f"Table {table}"):
                 work.merge_speed(table)
@@ -93,12 +93,12 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
     if asked == []:
         return
     if arch is not None:
-        if work.crew.leads:
+        if work.group.leads:
             work.time(arch, asked)
     elif model is not None:
-        work.draw(model, asked)
+        work.generate(model, asked)
     else:
-        work.draw_embedded(wanted)
+        work.generate_embedded(wanted)
 
 
 def _tell(work: Work, as_json: bool) -> None:
@@ -106,16 +106,16 @@ def _tell(work: Work, as_json: bool) -> None:
     from tomadiff.cli.report import write
     from tomadiff.evaluation.paper.page import page
     from tomadiff.evaluation.paper.text import markdown
-    from tomadiff.evaluation.runs.environment import stamp
+    from tomadiff.evaluation.runs.environment import environment
     from tomadiff.evaluation.runs.images import save_image
 
     work.folder.mkdir(parents=True, exist_ok=True)
     work.outcomes.sort(key=lambda outcome: outcome.table)
-    for told in work.runs:
-        write([told], told.run.folder / "report.html", f"The paper's experiments on {told.name}")
+    for loaded in work.runs:
+        write([loaded], loaded.run.folder / "report.html", f"The paper's experiments on {loaded.name}")
     for name, figure in work.figures.items():
         save_image(figure.image, work.folder / name, optimize=True)
-    machine = stamp()
+    machine = environment()
     held = json.dumps({"machine": machine, "tables": [one.as_json() for one in work.outcomes]}, indent=2)
     write_whole(work.folder / "paper.html", page(work.outcomes, list(work.figures.values()), work.curves, machine))
     write_whole(work.folder / "paper.md", markdown(work.outcomes, machine))
@@ -142,4 +142,4 @@ def _show(outcomes: list[Outcome], folder: Path) -> None:
             console.print(f"{MARKS[one.verdict]} {one.verdict.value}: {claim_of(one)}", markup=False)
         console.print()
     console.print(summary(outcomes), markup=False)
-    console.print(f"Pictures, curves and what each claim rests on are in [bold]{folder / 'paper.html'}[/bold]")
+    console.print(f"Images, curves and what each claim rests on are in [bold]{folder / 'paper.html'}[/bold]")

@@ -15,7 +15,7 @@ from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_output, write_whole
 
 if TYPE_CHECKING:
-    from tomadiff.evaluation.report.report import Figure, Told
+    from tomadiff.evaluation.report.report import Figure, LoadedRun
 
 
 def report(
@@ -26,8 +26,8 @@ def report(
         Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the first run's folder.")
     ] = None,
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Token merging, before and after",
-    pictures: Annotated[int, typer.Option(min=0, help="At most this many prompts of each run are shown.")] = 12,
-    side: Annotated[int, typer.Option(min=16, help="Pictures are shown at most this many pixels wide and high.")] = 512,
+    images: Annotated[int, typer.Option(min=0, help="At most this many prompts of each run are shown.")] = 12,
+    side: Annotated[int, typer.Option(min=16, help="Images are shown at most this many pixels wide and high.")] = 512,
     as_json: options.Json = False,
 ) -> None:
     """Make one page to look at (sliders, curves, tables) and one Markdown table out of runs.
@@ -35,39 +35,44 @@ def report(
     \b
     tomadiff report run
     tomadiff report monday tuesday --out compared.html
-    tomadiff report run --pictures 40 --side 1024
+    tomadiff report run --images 40 --side 1024
 
     The page is a single file that loads nothing: mail it, or open it anywhere.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.report.report import tell
+    from tomadiff.evaluation.report.report import load_runs
 
     if out is not None:
         if out.suffix == ".md":
             raise SettingError(f"--out {out}: the table is written there; give the page a name such as report.html.")
         require_output(out, "--out", make_folder=True)
-    told = tell(runs)
+    loaded = load_runs(runs)
     path = out or runs[0] / "report.html"
-    table = write(told, path, title, pictures, side)
+    table = write(loaded, path, title, images, side)
     if as_json:
-        typer.echo(json.dumps(_as_json(told, path, table), indent=2))
+        typer.echo(json.dumps(_as_json(loaded, path, table), indent=2))
         return
     Console(soft_wrap=True).print(f"The page is [bold]{path}[/bold], the table [bold]{table}[/bold]")
 
 
 def write(
-    told: Sequence[Told], path: Path, title: str, pictures: int = 12, side: int = 512, figures: Sequence[Figure] = ()
+    loaded: Sequence[LoadedRun],
+    path: Path,
+    title: str,
+    images: int = 12,
+    side: int = 512,
+    figures: Sequence[Figure] = (),
 ) -> Path:
     """Write the page, and the Markdown table next to it; the table's path."""
     from tomadiff.evaluation.report.page import page
     from tomadiff.evaluation.report.report import markdown
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page(told, title, pictures, figures, side))
+    write_whole(path, page(loaded, title, images, figures, side))
     table = path.with_suffix(".md")
-    write_whole(table, markdown(told))
+    write_whole(table, markdown(loaded))
     return table
 
 
-def _as_json(told: Sequence[Told], path: Path, table: Path) -> dict[str, Any]:
-    runs = {one.name: json.loads(one.results.as_json()) for one in told}
+def _as_json(loaded: Sequence[LoadedRun], path: Path, table: Path) -> dict[str, Any]:
+    runs = {one.name: json.loads(one.results.as_json()) for one in loaded}
     return {"page": str(path), "table": str(table), "runs": runs}

@@ -37,7 +37,7 @@ def table_of(results: Results) -> Table:
     title = f"against {results.reference}; ± is half the {results.confidence:.0%} interval over {results.resampled}"
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("method", no_wrap=True)
-    for heading in ("ratio", "pictures", "seconds", "faster"):
+    for heading in ("ratio", "images", "seconds", "faster"):
         table.add_column(heading, justify="right")
     for name in results.columns:
         known = metric(name)

@@ -1,4 +1,4 @@
-"""``tomadiff tune``: find settings for a model within a budget of operations."""
+"""``tomadiff tune``: find settings for a model within a budget of FLOPs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tomadiff.evaluation.tune.search import Finding
 
-Flops = Annotated[float, typer.Option(help="Share of the unmerged model's operations to keep: 0.6 saves 40 %.")]
-Pictures = Annotated[int, typer.Option(min=2, help="At most this many pictures per setting; the best see all of them.")]
+Flops = Annotated[float, typer.Option(help="Share of the unmerged model's FLOPs to keep: 0.6 saves 40 %.")]
+Images = Annotated[int, typer.Option(min=2, help="At most this many images per setting; the best see all of them.")]
 Preset = Annotated[Path, typer.Option("--out", "-o", help="Where the preset goes.")]
 
 
@@ -28,7 +28,7 @@ def tune(
     model: Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")],
     flops: Flops = 0.6,
     prompts: options.PromptFile = None,
-    pictures: Pictures = 8,
+    images: Images = 8,
     steps: options.Steps = None,
     size: options.Size = None,
     device: options.Device = None,
@@ -43,7 +43,7 @@ def tune(
     tomadiff tune emoji-sdxl --flops 0.6
     tomadiff tune ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
 
-    Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: operations against distance.
+    Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: FLOPs against distance.
     It may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.runs import models
@@ -53,36 +53,36 @@ def tune(
     from tomadiff.evaluation.runs.prompts import load_prompts
     from tomadiff.evaluation.tune.search import chart, preset_of, search
 
-    console, picture = Console(stderr=as_json, soft_wrap=True), out.with_suffix(".png")
-    if picture == out:
+    console, figure = Console(stderr=as_json, soft_wrap=True), out.with_suffix(".png")
+    if figure == out:
         raise SettingError(f"--out {out}: the chart is written there; give the preset a name such as preset.json.")
-    for path in (out, picture):
+    for path in (out, figure):
         require_output(path, "--out")
-    pairs = [(prompt, 0) for prompt in load_prompts(prompts or "emoji", limit=pictures)]
+    pairs = [(prompt, 0) for prompt in load_prompts(prompts or "emoji", limit=images)]
     pipe = models.load(model, device, dtype, allow_pickle)
     call = call_of(model, pipe, steps=steps, size=options.read_size(size))
-    with console.status("Counting operations") as status:
+    with console.status("Counting FLOPs") as status:
         journal = Journal(out, models.describe(model, pipe))
-        found = search(pipe, call, pairs, flops, lambda doing: status.update(f"Drawing: {doing}"), journal)
+        found = search(pipe, call, pairs, flops, lambda doing: status.update(f"Generating: {doing}"), journal)
     preset_of(found[0], model, flops, call.get("num_inference_steps", 0)).save(out)
-    save_image(chart(found, model), picture)
+    save_image(chart(found, model), figure)
     journal.close()
     if as_json:
         typer.echo(
-            json.dumps({"preset": str(out), "picture": str(picture), "tried": [_plain(one) for one in found]}, indent=2)
+            json.dumps({"preset": str(out), "figure": str(figure), "tried": [_plain(one) for one in found]}, indent=2)
         )
         return
     console.print(_table(found))
     console.print(f"Wrote {out}; use it with tomadiff.apply(pipe, preset={str(out)!r}).", markup=False)
-    console.print(f"What was tried: {picture}", markup=False)
+    console.print(f"What was tried: {figure}", markup=False)
 
 
 def _plain(one: Finding) -> dict[str, float | str]:
-    return {"settings": one.candidate.name, "cost": one.cost, "psnr": one.psnr, "pictures": one.pictures}
+    return {"settings": one.candidate.name, "cost": one.cost, "psnr": one.psnr, "images": one.images}
 
 
 def _table(found: Sequence[Finding], most: int = 12) -> Table:
-    table = Table("settings", "operations", "PSNR", "pictures", title="Nearest to the unmerged pictures first")
+    table = Table("settings", "FLOPs", "PSNR", "images", title="Nearest to the unmerged images first")
     for one in found[:most]:
-        table.add_row(one.candidate.name, f"{one.cost:.1%}", f"{one.psnr:.1f} dB", str(one.pictures))
+        table.add_row(one.candidate.name, f"{one.cost:.1%}", f"{one.psnr:.1f} dB", str(one.images))
     return table

@@ -10,7 +10,7 @@ from rich.console import Console
 from tomadiff.cli import options
 
 if TYPE_CHECKING:
-    from tomadiff.web.session import Studio
+    from tomadiff.web.session import Session
 
 
 def web(
@@ -32,7 +32,7 @@ def web(
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
 ) -> None:
-    """Open a local page: a prompt, a ratio, and the same picture before and after merging.
+    """Open a local page: a prompt, a ratio, and the same image before and after merging.
 
     \b
     tomadiff web
@@ -50,20 +50,20 @@ def web(
     if not is_private(host):
         warning = f"Whoever reaches {host} can open this page and use this machine; it has no password."
         console.print(warning, style="yellow", markup=False)
-    studio = _studio(model or [], threads, (device, dtype, allow_pickle), console)
-    blocks, address = serve(studio, port, host, browser)
+    session = _session(model or [], threads, (device, dtype, allow_pickle), console)
+    blocks, address = serve(session, port, host, browser)
     console.print(f"The page is at [bold]{address}[/bold]; Ctrl-C ends it.")
     blocks.block_thread()
 
 
-def _studio(
+def _session(
     given: list[str], threads: int | None, how: tuple[str | None, str | None, bool], console: Console
-) -> Studio:
+) -> Session:
     import torch
 
     from tomadiff import embedded
     from tomadiff.evaluation.runs import models
-    from tomadiff.web.session import Model, Studio
+    from tomadiff.web.session import Model, Session
 
     names = list(dict.fromkeys([*given, *(name for name in models.EMBEDDED if name in embedded.available())]))
     for name in names:
@@ -74,4 +74,4 @@ def _studio(
     for name in names:
         with console.status(f"Loading {name} …"):
             loaded.append(Model(name, models.load(name, *how)))
-    return Studio(loaded)
+    return Session(loaded)

@@ -1,4 +1,4 @@
-"""The small trained pipelines that ship with the package: real pictures with no download.
+"""The small trained pipelines that ship with the package: real images with no download.
 
 They are ordinary diffusers folders made of the very classes users run, trained by us on openly licensed emoji
 (see `training/` in the repository).  A small model of emoji stands in for SDXL or Flux in tests; it does not replace
@@ -61,8 +61,8 @@ def settings(name: str) -> dict[str, Any]:
 def load(name: str, dtype: Any = None) -> Any:
     """A ready pipeline (emoji-sdxl, emoji-flux) or a `CLIPModel` (emoji-judge), on the CPU and offline.
 
-    The weights are stored in half precision and loaded as `dtype`, float32 unless told. The process keeps the memory
-    it frees from then on (see :mod:`tomadiff.utils.memory`): pictures are drawn up to a quarter faster so.
+    The weights are stored in half precision and loaded as `dtype`, float32 by default. The process keeps the memory
+    it frees from then on (see :mod:`tomadiff.utils.memory`): images are generated up to a quarter faster so.
     """
     path = folder(name)
     _require_transformers()
@@ -99,7 +99,7 @@ def _load_judge(path: Path, dtype: Any) -> Any:
 
 
 def load_judge_processor() -> Any:
-    """The judge's `CLIPProcessor`: pictures and captions to its inputs."""
+    """The judge's `CLIPProcessor`: images and captions to its inputs."""
     from transformers import CLIPProcessor
 
     _require_transformers()

@@ -1,4 +1,7 @@
-"""A few results at hand: the latest ones, never more than a given number."""
+"""A cache of the latest results.
+
+``functools.lru_cache`` would cache by all arguments of a call, among them the callbacks that report progress.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """The ``most`` results that were looked at last; safe to share between threads."""
 
     def __init__(self, most: int) -> None:

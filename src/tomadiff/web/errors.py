@@ -18,6 +18,6 @@ def line_of(problem: Exception) -> str:
         return " ".join(str(problem).split())
     if isinstance(problem, MemoryError) or "out of memory" in str(problem).lower():
         return "Out of memory; try a smaller size."
-    logger.error("Drawing failed", exc_info=problem)
+    logger.error("Generating failed", exc_info=problem)
     first = next(iter(str(problem).splitlines()), "")
     return f"That went wrong: {type(problem).__name__}: {first[:200]} The terminal says more; the page works on."

@@ -8,10 +8,10 @@ from tomadiff.evaluation.report.markup import Markup, tag
 from tomadiff.methods.registry import CATALOGUE
 from tomadiff.web.maps import VIEWS
 from tomadiff.web.request import FIELDS
-from tomadiff.web.session import Model, Studio
+from tomadiff.web.session import Model, Session
 from tomadiff.web.tradeoff import RATIOS
 
-LEAD = "One picture, drawn twice from the same noise: with all of its tokens, and with some of them merged."
+LEAD = "One image, generated twice from the same noise: with all of its tokens, and with some of them merged."
 EMOJI = ("a fox on a blue background", "a panda on a pink background", "a strawberry on a white background")
 SCENES = ("a fox in the snow", "a lighthouse at dusk, oil painting", "a bowl of fruit on a wooden table")
 
@@ -19,15 +19,15 @@ SCENES = ("a fox in the snow", "a lighthouse at dusk, oil painting", "a bowl of 
 class Layout:
     """Every part, by name; made inside an open ``gr.Blocks``."""
 
-    def __init__(self, gr: Any, studio: Studio) -> None:
-        self.gr, self.studio = gr, studio
+    def __init__(self, gr: Any, session: Session) -> None:
+        self.gr, self.session = gr, session
         gr.HTML(tag("header", tag("h1", "tomadiff"), tag("p", LEAD)))
-        self.shown = gr.State()  # what the pictures are an answer to
+        self.shown = gr.State()  # the request that the images are for
         with gr.Row(elem_id="columns"):
             with gr.Column(scale=3, min_width=300, elem_id="controls"):
-                self._controls(studio.first)
+                self._controls(session.first)
             with gr.Column(scale=8, min_width=320), gr.Tabs(elem_id="tabs"):
-                with gr.Tab("Pictures"), gr.Row():
+                with gr.Tab("Images"), gr.Row():
                     self._pair()
                     self._map()
                 with gr.Tab("Trade-off"):
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What is asked for, by the names that :func:`tomadiff.web.request.read` knows."""
+        """The fields of a request, by the names that :func:`tomadiff.web.request.read` knows."""
         names = ("model", "prompt", "method", "ratio", "forecast", "width", "height", "steps", "seed")
         return {name: getattr(self, name) for name in names}
 
@@ -47,7 +47,7 @@ class Layout:
         # Lines for what is wrong, each rendered below its field.
         self.problems = {name: gr.HTML(visible=False, render=False) for name in FIELDS}
         examples = EMOJI if first.embedded else SCENES
-        self.prompt = gr.Textbox(examples[0], label="Prompt", placeholder="What to draw", elem_id="prompt")
+        self.prompt = gr.Textbox(examples[0], label="Prompt", placeholder="What to generate", elem_id="prompt")
         self.problems["prompt"].render()
         gr.Examples([[text] for text in examples], self.prompt, elem_id="examples")
         self.ratio = gr.Slider(
@@ -57,10 +57,10 @@ class Layout:
         methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "peer")]
         self.method = gr.Dropdown(methods, value="toma", label="Method", elem_id="method")
         self.problems["method"].render()
-        offered = list(self.studio.models)
+        offered = list(self.session.models)
         self.model = gr.Dropdown(offered, value=first.name, label="Model", elem_id="model")
         with gr.Row(elem_id="buttons"):
-            self.draw = gr.Button("Draw", variant="primary", scale=3, min_width=120, elem_id="draw")
+            self.generate = gr.Button("Generate", variant="primary", scale=3, min_width=120, elem_id="generate")
             self.stop = gr.Button("Stop", scale=1, min_width=70, elem_id="stop")
         self.notice = gr.HTML(visible=False, elem_id="notice")
         with gr.Accordion("Forecast, size, steps and seed", open=False, elem_id="more"):
@@ -70,7 +70,7 @@ class Layout:
         gr, canvas = self.gr, first.canvas
         self.forecast = gr.Slider(
             0, 0.3, 0, step=0.01, label="Forecast", elem_id="forecast",
-            info="Tolerance of steps that are forecast, not computed (ours, not the paper's); 0 computes all",
+            info="Tolerance of steps that are forecast, not computed (not part of the paper); 0 computes all",
         )  # fmt: skip
         self.problems["forecast"].render()
         with gr.Row():
@@ -91,7 +91,7 @@ class Layout:
                 label="Unmerged | merged", format="png", interactive=False, max_height=640, buttons=["fullscreen"],
                 elem_id="pair",
             )  # fmt: skip
-            self.numbers = gr.HTML(elem_id="numbers")
+            self.cards = gr.HTML(elem_id="cards")
 
     def _map(self) -> None:
         gr, views = self.gr, [(name.capitalize(), name) for name in VIEWS]
@@ -100,7 +100,7 @@ class Layout:
                 label="What merged", format="png", interactive=False, buttons=["fullscreen"], elem_id="map"
             )
             self.note = gr.HTML(elem_id="note")
-            with gr.Column(visible=False) as self.turning:  # there is nothing to turn until something was drawn
+            with gr.Column(visible=False) as self.turning:  # there is nothing to turn until something was generated
                 self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
                 with gr.Row():
                     self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
@@ -108,8 +108,8 @@ class Layout:
 
     def _curve(self) -> None:
         gr, shares = self.gr, ", ".join(f"{ratio:.0%}" for ratio in RATIOS)
-        gr.HTML(tag("p", f"The picture once more with {shares} of its tokens merged away.", class_="soft"))
-        self.draw_curve = gr.Button("Draw the curve", variant="primary", elem_id="draw-curve")
+        gr.HTML(tag("p", f"The image once more with {shares} of its tokens merged away.", class_="soft"))
+        self.generate_curve = gr.Button("Generate the curve", variant="primary", elem_id="generate-curve")
         self.curve_notice = gr.HTML(visible=False, elem_id="curve-notice")
         self.curve = gr.HTML(min_height=120, elem_id="curve")
 

@@ -1,4 +1,4 @@
-"""Which tokens merged, in every block and at every step: looked at while drawing, laid over the picture afterwards."""
+"""Which tokens merged, in every block and at every step: looked at while generating, laid over the image afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tomadiff.merging.plan import Plan
 
 VIEWS = ("destinations", "clusters", "coverage")
 LOST = (214, 40, 40)  # red, where a token resembles its destination least
-SIDE = 512  # pixels; smaller pictures are enlarged, so that single tokens can be told apart
+SIDE = 512  # pixels; smaller images are enlarged, so that single tokens can be told apart
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TokenMap:
 
     Attributes:
         stays: true for destinations.
-        labels: the destination, as a number in 0..K-1, that each token draws most from; kept as small as such
+        labels: the destination, as a number in 0..K-1, that each token takes most from; kept as small as such
             numbers fit, for there is a map for every block and step.
         alike: ``(cos + 1) / 2`` of each token and that destination, when the plan was made.
         coverage: the plan's own number: the mean of that over tokens and samples, where the method measures it.
@@ -66,7 +66,7 @@ def token_map(plan: Plan, tokens: Tensor) -> TokenMap:
 
 @dataclass
 class Looker:
-    """Makes the maps of a patched pipeline while it draws: ``patch.watch(Looker())``.
+    """Makes the maps of a patched pipeline while it generates: ``patch.watch(Looker())``.
 
     Looking takes time that merging does not: ``seconds`` says how much, to be taken off the clock.
     """
@@ -87,22 +87,22 @@ class Looker:
         self.seconds += now(tokens.device) - start
 
 
-# ---------------------------------------------------------------------------------------------- over the picture
-def overlay(picture: Image.Image, shown: TokenMap, view: str) -> Image.Image:
-    """The picture with one of :data:`VIEWS` of the map over it."""
-    photo = _enlarged(picture.convert("RGB"))
+# ---------------------------------------------------------------------------------------------- over the image
+def overlay(image: Image.Image, shown: TokenMap, view: str) -> Image.Image:
+    """The image with one of :data:`VIEWS` of the map over it."""
+    photo = _enlarged(image.convert("RGB"))
     if view == "destinations":
         return veiled(photo, shown.stays)
     return outlined(photo, shown.labels) if view == "clusters" else _stained(photo, shown.alike)
 
 
-def _enlarged(picture: Image.Image) -> Image.Image:
-    factor = max(1, -(-SIDE // min(picture.size)))
-    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.LANCZOS)
+def _enlarged(image: Image.Image) -> Image.Image:
+    factor = max(1, -(-SIDE // min(image.size)))
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.LANCZOS)
 
 
 def _stained(photo: Image.Image, alike: npt.NDArray[np.float32]) -> Image.Image:
-    """Paper where tokens equal their destination, the redder the less they do; the picture shines through."""
+    """Paper where tokens equal their destination, the redder the less they do; the image shines through."""
     lost = (1 - alike) / max(float((1 - alike).max()), 1e-6)
     stain = Image.fromarray((255 * lost).astype(np.uint8)).resize(photo.size, Image.Resampling.NEAREST)
     pale = Image.blend(photo, Image.new("RGB", photo.size, PAPER), 0.6)

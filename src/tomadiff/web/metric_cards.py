@@ -1,4 +1,4 @@
-"""How far two pictures are apart and how long they took, as numbers and as a row of cards."""
+"""How far two images are apart and how long they took, as metrics and as a row of cards."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def _seen(network: AnyNetwork, unmerged: Image.Image, merged: Image.Image) -> fl
 
 
 def written(name: str, value: float) -> str:
-    """A metric's value with its digits; equal pictures are infinitely many decibels apart."""
+    """A metric's value with its digits; equal images are infinitely many decibels apart."""
     return "equal" if name == "psnr" and value >= PSNR_CEILING else f"{value:.{metric(name).digits}f}"
 
 
-def cards(before: float, after: float, numbers: Mapping[str, float], reused: bool = False) -> Markup:
-    """A row of cards: both times in seconds, the speed-up, and every number.
+def cards(before: float, after: float, metrics: Mapping[str, float], reused: bool = False) -> Markup:
+    """A row of cards: both times in seconds, the speed-up, and every metric.
 
     Args:
-        before: seconds of the unmerged picture.
+        before: seconds of the unmerged image.
         after: seconds of the merged one.
-        numbers: by name; see :func:`apart`.
-        reused: whether the unmerged picture, and so its time, is from before.
+        metrics: by name; see :func:`apart`.
+        reused: whether the unmerged image, and so its time, is from before.
     """
     times = [
-        _card(f"{before:.2f} s", "unmerged" + (", kept" if reused else "")),
+        _card(f"{before:.2f} s", "unmerged" + (", cached" if reused else "")),
         _card(f"{after:.2f} s", "merged"),
         _card(f"{before / after:.2f}×", "speed-up"),
     ]
-    quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in numbers.items()]
+    quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in metrics.items()]
     return tag("dl", times, quality, class_="cards")
 
 

@@ -20,9 +20,9 @@ from tomadiff.web.layout import Layout
 from tomadiff.web.maps import Maps, overlay
 from tomadiff.web.metric_cards import cards
 from tomadiff.web.progress import Tell, Visitors
-from tomadiff.web.request import Asked, read
+from tomadiff.web.request import ImageRequest, read
 from tomadiff.web.security import Fence
-from tomadiff.web.session import Compared, Studio
+from tomadiff.web.session import Compared, Session
 from tomadiff.web.tradeoff import Shot, curves, ratios
 
 HOST = "127.0.0.1"  # nobody else can reach it
@@ -30,10 +30,10 @@ FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "
 MONO = ("ui-monospace", "Consolas", "Menlo", "monospace")
 QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # One at a time, whatever the model: times mean nothing if two share the machine.
-QUEUED = {"concurrency_id": "drawing", "concurrency_limit": 1, "api_visibility": "private"}
+QUEUED = {"concurrency_id": "generating", "concurrency_limit": 1, "api_visibility": "private"}
 HOUR = 3600  # seconds
-MOST_WAITING = 8  # drawings in the queue
-MOST_VISITORS = 64  # whose pictures are remembered
+MOST_WAITING = 8  # images in the queue
+MOST_VISITORS = 64  # whose images are remembered
 
 Given = dict[Any, Any]
 """Values, or what to change them to, by the part of the page that holds them."""
@@ -44,7 +44,7 @@ class MissingGradioError(TomaError, ImportError):
 
 
 def gradio() -> Any:
-    """Gradio, told to keep to itself."""
+    """Gradio, without its analytics."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
         import gradio
@@ -53,22 +53,22 @@ def gradio() -> Any:
     return gradio
 
 
-def serve(studio: Studio, port: int | None = None, host: str = HOST, browser: bool = False) -> tuple[Any, str]:
+def serve(session: Session, port: int | None = None, host: str = HOST, browser: bool = False) -> tuple[Any, str]:
     """Start the page in the background: Gradio's ``Blocks``, which can be closed, and its address.
 
     Args:
-        studio: draws the pictures.
+        session: generates the images.
         port: ``None`` takes the first free one from 7860.
         host: an address of this machine; others than the default can be reached by whoever reaches this machine.
         browser: show the page.
     """
     gr, allowed = gradio(), allowed_hosts(host)
-    blocks = build(studio).queue(max_size=MOST_WAITING, api_open=False)
+    blocks = build(session).queue(max_size=MOST_WAITING, api_open=False)
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", radius_size="lg", font=FONTS, font_mono=MONO)
     settings = {
         "theme": theme, "css": _resource("page.css"), "head": f"<script>{_resource('page.js')}</script>",
         "footer_links": [], "run_history": False, "ssr_mode": False, "enable_monitoring": False, "quiet": True,
-        "_frontend": False,  # else Gradio gives up where a busy machine takes three seconds to answer
+        "_frontend": False,  # else Gradio gives up where a busy machine takes three seconds to respond
         "share": False, "max_file_size": 1, "state_session_capacity": MOST_VISITORS, "app_kwargs": _guarded(allowed),
     }  # fmt: skip
     _bypass_proxies(host)
@@ -110,7 +110,7 @@ def _guarded(allowed: list[str]) -> dict[str, Any]:
 
 @cache
 def folder() -> "TemporaryDirectory[str]":
-    """Where Gradio keeps pictures for browsers to fetch: nobody else looks into it, and it goes with the process."""
+    """Where Gradio keeps images for browsers to fetch: nobody else looks into it, and it goes with the process."""
     made = TemporaryDirectory(prefix="tomadiff-web-")
     os.environ["GRADIO_TEMP_DIR"] = made.name
     return made
@@ -126,25 +126,25 @@ def _resource(name: str) -> str:
     return (files("tomadiff.web") / "static" / name).read_text(encoding="utf-8")
 
 
-def build(studio: Studio) -> Any:
+def build(session: Session) -> Any:
     """The page as Gradio's ``Blocks``."""
     gr = gradio()
     folder()  # before any part of the page asks Gradio for one; what is in it goes after an hour
     with gr.Blocks(title="tomadiff", analytics_enabled=False, delete_cache=(HOUR, HOUR), fill_width=True) as blocks:
-        page = Page(Layout(gr, studio), studio)
+        page = Page(Layout(gr, session), session)
         page.check_fields()
-        page.draw_pictures()
-        page.draw_curves()
+        page.generate_images()
+        page.generate_curves()
         page.turn_maps()
-        page.stop_drawing(blocks)
+        page.stop_generating(blocks)
     return blocks
 
 
 class Page:
     """What happens when somebody touches a part of the page."""
 
-    def __init__(self, parts: Layout, studio: Studio) -> None:
-        self.parts, self.studio, self.visitors = parts, studio, Visitors()
+    def __init__(self, parts: Layout, session: Session) -> None:
+        self.parts, self.session, self.visitors = parts, session, Visitors()
 
     def check_fields(self) -> None:
         """Say at once what is wrong with a field; another model brings other sizes."""
@@ -154,73 +154,75 @@ class Page:
             return self._lines(self._read(given))
 
         def choose(name: str) -> tuple[int, int, int]:
-            model = self.studio.models[name]
+            model = self.session.models[name]
             return model.canvas.width, model.canvas.height, model.steps
 
         lines = list(parts.problems.values())
-        changes = [*(field.change for field in fields), parts.draw.click]
+        changes = [*(field.change for field in fields), parts.generate.click]
         parts.gr.on(changes, check, set(fields), lines, trigger_mode="always_last", **QUICK)
         parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps], **QUICK)
 
-    def _read(self, given: Given) -> Asked | dict[str, str]:
+    def _read(self, given: Given) -> ImageRequest | dict[str, str]:
         values = {name: given[field] for name, field in self.parts.fields.items()}
-        return read(values, self.studio.models[values["model"]].canvas)
+        return read(values, self.session.models[values["model"]].canvas)
 
-    def _lines(self, found: Asked | dict[str, str]) -> Given:
+    def _lines(self, found: ImageRequest | dict[str, str]) -> Given:
         """What is wrong, below each field."""
-        wrong = {} if isinstance(found, Asked) else found
+        wrong = {} if isinstance(found, ImageRequest) else found
         return {line: self.parts.line(wrong.get(name)) for name, line in self.parts.problems.items()}
 
-    def draw_pictures(self) -> None:
-        """The button: both pictures and everything about them."""
+    def generate_images(self) -> None:
+        """The button: both images and everything about them."""
         import gradio as gr
 
         parts, bar = self.parts, gr.Progress()
         outputs = [
-            parts.notice, parts.shown, parts.pair, parts.numbers, parts.map, parts.note, parts.turning, parts.where,
+            parts.notice, parts.shown, parts.pair, parts.cards, parts.map, parts.note, parts.turning, parts.where,
             parts.step, parts.code, parts.summary, *parts.problems.values(),
         ]  # fmt: skip
 
-        def draw(given: Given, request: gr.Request, progress: Any = bar) -> Given:
-            asked = self._read(given)
-            if not isinstance(asked, Asked):
-                return self._lines(asked)
+        def generate(given: Given, browser: gr.Request, progress: Any = bar) -> Given:
+            request = self._read(given)
+            if not isinstance(request, ImageRequest):
+                return self._lines(request)
             try:
-                with self.visitors.waiting(request.session_hash) as stop:
-                    compared = self.studio.compare(asked, _teller(progress), stop)
+                with self.visitors.waiting(browser.session_hash) as stop:
+                    compared = self.session.compare(request, _teller(progress), stop)
                 return self._shown(compared, given[parts.view])
             except Exception as problem:
                 return {parts.notice: parts.line(line_of(problem))}
 
-        inputs, presses = {parts.view, *parts.fields.values()}, [parts.draw.click, parts.prompt.submit]
-        gr.on(presses, draw, inputs, outputs, show_progress_on=parts.pair, **QUEUED)
+        inputs, presses = {parts.view, *parts.fields.values()}, [parts.generate.click, parts.prompt.submit]
+        gr.on(presses, generate, inputs, outputs, show_progress_on=parts.pair, **QUEUED)
 
     def _shown(self, compared: Compared, view: str) -> Given:
         parts, maps = self.parts, compared.after.maps
-        where, steps = next(iter(maps), None), compared.asked.picture.steps
+        where, steps = next(iter(maps), None), compared.request.settings.steps
         shown, note = self._over(compared, view, where, steps)
         return {
             parts.notice: parts.line(None),
-            parts.shown: compared.asked,
+            parts.shown: compared.request,
             parts.pair: (compared.before.image, compared.after.image),
-            parts.numbers: cards(compared.before.seconds, compared.after.seconds, compared.numbers, compared.reused),
+            parts.cards: cards(compared.before.seconds, compared.after.seconds, compared.metrics, compared.reused),
             parts.map: shown,
             parts.note: note,
             parts.turning: parts.gr.update(visible=bool(maps)),
             parts.where: parts.gr.update(choices=_places(maps), value=where),
             parts.step: parts.gr.update(maximum=max(steps, 2), value=steps, visible=steps > 1),
-            parts.code: self.studio.models[compared.asked.picture.model].python(compared.asked),
+            parts.code: self.session.models[compared.request.settings.model].python(compared.request),
             parts.summary: compared.after.summary,
         }
 
     def turn_maps(self) -> None:
-        """Another view, place or step of the merge map; nothing is drawn again."""
+        """Another view, place or step of the merge map; nothing is generated again."""
         parts = self.parts
 
-        def turn(asked: Asked | None, view: str, where: str | None, step: int) -> tuple[Any, str]:
-            compared = None if asked is None else self.studio.kept(asked)
+        def turn(request: ImageRequest | None, view: str, where: str | None, step: int) -> tuple[Any, str]:
+            compared = None if request is None else self.session.cached(request)
             if compared is None:
-                return None, tag("p", "Draw a picture first." if asked is None else "Draw it again to see what merged.")
+                return None, tag(
+                    "p", "Generate an image first." if request is None else "Generate it again to see what merged."
+                )
             return self._over(compared, view, where, step)
 
         turns = [parts.view.input, parts.where.input, parts.step.input]
@@ -233,34 +235,34 @@ class Page:
             return compared.after.image, tag("p", "Nothing merged here.")
         return overlay(compared.after.image, found, view), tag("p", f"{where}, step {step:g}: {found}")
 
-    def draw_curves(self) -> None:
-        """The second tab: the picture that is shown, at several ratios, a point at a time."""
+    def generate_curves(self) -> None:
+        """The second tab: the image that is shown, at several ratios, a point at a time."""
         import gradio as gr
 
         parts, bar = self.parts, gr.Progress()
 
-        def draw(asked: Asked | None, request: gr.Request, progress: Any = bar) -> Iterator[Any]:
-            if asked is None:
-                yield {parts.curve_notice: parts.line("Draw a picture first.")}
+        def generate(request: ImageRequest | None, browser: gr.Request, progress: Any = bar) -> Iterator[Any]:
+            if request is None:
+                yield {parts.curve_notice: parts.line("Generate an image first.")}
                 return
             try:
-                with self.visitors.waiting(request.session_hash) as stop:
+                with self.visitors.waiting(browser.session_hash) as stop:
                     shots: list[Compared] = []
-                    for compared in self.studio.curve(asked, ratios(asked.variant.ratio), _teller(progress), stop):
+                    for compared in self.session.curve(request, ratios(request.variant.ratio), _teller(progress), stop):
                         shots.append(compared)
                         yield {parts.curve_notice: parts.line(None), parts.curve: _curve(shots)}
             except Exception as problem:
                 yield {parts.curve_notice: parts.line(line_of(problem))}
 
         outputs = [parts.curve_notice, parts.curve]
-        parts.draw_curve.click(draw, parts.shown, outputs, show_progress_on=parts.curve, **QUEUED)
+        parts.generate_curve.click(generate, parts.shown, outputs, show_progress_on=parts.curve, **QUEUED)
 
-    def stop_drawing(self, blocks: Any) -> None:
+    def stop_generating(self, blocks: Any) -> None:
         """Stop for whoever presses the button or closes the tab."""
         import gradio as gr
 
-        def dismiss(request: gr.Request) -> None:
-            self.visitors.dismiss(request.session_hash)
+        def dismiss(browser: gr.Request) -> None:
+            self.visitors.dismiss(browser.session_hash)
 
         self.parts.stop.click(dismiss, **QUICK)
         blocks.unload(dismiss)
@@ -280,7 +282,7 @@ def _places(maps: Maps) -> list[tuple[str, str]]:
 
 
 def _curve(shots: list[Compared]) -> str:
-    first, asked = shots[0].before, shots[0].asked
-    points = [Shot(one.after.image, one.asked.variant.ratio, one.after.seconds, one.numbers) for one in shots]
-    title = CATALOGUE[asked.variant.method].title
+    first, request = shots[0].before, shots[0].request
+    points = [Shot(one.after.image, one.request.variant.ratio, one.after.seconds, one.metrics) for one in shots]
+    title = CATALOGUE[request.variant.method].title
     return curves(title, Shot(first.image, 0.0, first.seconds, {}), points)

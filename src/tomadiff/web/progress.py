@@ -10,11 +10,11 @@ from threading import Event, Lock
 from typing import Any
 
 Tell = Callable[[int, int, str], None]
-"""``(steps done, steps in all, what is being drawn)``."""
+"""``(steps done, steps in all, what is being generated)``."""
 
 
 class Stopped(Exception):  # noqa: N818 - nothing went wrong
-    """Nobody waits for the picture any more."""
+    """Nobody waits for the image any more."""
 
 
 def quietly(done: int, total: int, what: str) -> None:
@@ -23,7 +23,7 @@ def quietly(done: int, total: int, what: str) -> None:
 
 @dataclass
 class Progress:
-    """Counts the steps of one or several pictures, and lets a visitor stop between any two of them."""
+    """Counts the steps of one or several images, and lets a visitor stop between any two of them."""
 
     total: int
     tell: Tell = quietly
@@ -63,7 +63,7 @@ class Progress:
 
 
 class Visitors:
-    """Who waits for a picture at this moment, and how to stop drawing it."""
+    """Who waits for an image at this moment, and how to stop generating it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[Event]] = {}
@@ -84,7 +84,7 @@ class Visitors:
                     del self._waiting[visitor]
 
     def dismiss(self, visitor: str) -> None:
-        """Stop whatever is drawn for a visitor."""
+        """Stop whatever is generated for a visitor."""
         with self._lock:
             for stop in self._waiting.get(visitor, ()):
                 stop.set()

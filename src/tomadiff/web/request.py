@@ -1,4 +1,4 @@
-"""What a visitor asks for, and what is wrong with it, field by field."""
+"""What a visitor requests, and what is wrong with it, field by field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST = 64  # pixels
 
 @dataclass(frozen=True)
 class Canvas:
-    """Which sizes a model draws: sides of ``SMALLEST`` to ``most`` pixels that ``step`` divides."""
+    """Which sizes a model generates: sides of ``SMALLEST`` to ``most`` pixels that ``step`` divides."""
 
     width: int
     height: int
@@ -32,7 +32,7 @@ class Canvas:
         return 2 * max(self.width, self.height)
 
     def wrong(self, width: object, height: object) -> str | None:
-        """Why this size cannot be drawn; ``None`` if it can."""
+        """Why this size cannot be generated; ``None`` if it can."""
         if self._fits(width) and self._fits(height):
             return None
         given = f"{_shown(width)} × {_shown(height)}"
@@ -44,8 +44,8 @@ class Canvas:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An unmerged picture: all that it depends on."""
+class ImageSettings:
+    """All that an unmerged image depends on."""
 
     model: str
     prompt: str
@@ -56,15 +56,15 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A picture, and the method it is to be drawn with as well."""
+class ImageRequest:
+    """An image to generate, and the method to generate it with as well."""
 
-    picture: Picture
+    settings: ImageSettings
     variant: Variant
 
 
-def read(given: Mapping[str, Any], canvas: Canvas) -> Asked | dict[str, str]:
-    """What was asked, or what is wrong by :data:`FIELDS`.
+def read(given: Mapping[str, Any], canvas: Canvas) -> ImageRequest | dict[str, str]:
+    """The request, or what is wrong by :data:`FIELDS`.
 
     Args:
         given: model, prompt, method, ratio, forecast, width, height, steps and seed, as a browser sends them.
@@ -74,10 +74,10 @@ def read(given: Mapping[str, Any], canvas: Canvas) -> Asked | dict[str, str]:
     if wrong:
         return wrong
     sizes = {name: int(given[name]) for name in ("seed", "steps", "width", "height")}
-    picture = Picture(given["model"], given["prompt"].strip(), **sizes)
-    # A method with a ratio of its own is the same picture wherever the slider stands.
+    settings = ImageSettings(given["model"], given["prompt"].strip(), **sizes)
+    # A method with a ratio of its own is the same image wherever the slider stands.
     ratio = named(given["method"], given["ratio"])[0].ratio
-    return Asked(picture, Variant(given["method"], ratio, forecast=float(given.get("forecast", 0.0))))
+    return ImageRequest(settings, Variant(given["method"], ratio, forecast=float(given.get("forecast", 0.0))))
 
 
 def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]:
@@ -96,7 +96,7 @@ def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]
 def _wrong_prompt(text: object) -> str | None:
     words = text.strip() if isinstance(text, str) else ""
     if not words:
-        return "The prompt is empty; say what to draw."
+        return "The prompt is empty; say what to generate."
     if len(words) > LONGEST_PROMPT:
         return f"The prompt has {len(words)} characters; {LONGEST_PROMPT} are possible."
     return None

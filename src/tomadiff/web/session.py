@@ -1,4 +1,4 @@
-"""Where pictures are drawn: the models, one generation at a time on each, and what is kept of their work."""
+"""The models of the page, one generation at a time on each, and a cache of their images."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from tomadiff.errors import SettingError
 from tomadiff.evaluation.metrics.features import AnyNetwork, NetworkUnavailable, at_hand, openers
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import (
-    Question,
+    Task,
     Variant,
     as_prompt,
     call_of,
-    draw_together,
+    generate_batch,
     patched,
-    require_drawable,
+    require_supported,
     variants,
     warm_up,
 )
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch
-from tomadiff.web.cache import Kept
+from tomadiff.web.cache import LruCache
 from tomadiff.web.maps import Looker, Maps
 from tomadiff.web.metric_cards import apart
 from tomadiff.web.progress import Progress, Tell, quietly
-from tomadiff.web.request import Asked, Canvas, Picture
+from tomadiff.web.request import Canvas, ImageRequest, ImageSettings
 from tomadiff.web.snippet import origin, three_lines
 
-KEPT = 32  # pictures, unmerged and merged each
+CACHED = 32  # images, unmerged and merged each
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A picture and the seconds it took; of a merged one, also what merged and what its patch says."""
+class Generated:
+    """An image and the seconds it took; of a merged one, also what merged and what its patch says."""
 
     image: Image.Image
     seconds: float
@@ -53,23 +53,23 @@ class Compared:
     """The same prompt and seed without and with merging.
 
     Attributes:
-        asked: for what.
-        before: the unmerged picture.
+        request: what was requested.
+        before: the unmerged image.
         after: the merged one.
-        numbers: how far they are apart; see :func:`tomadiff.web.metric_cards.apart`.
-        reused: whether the unmerged picture is from before.
+        metrics: how far they are apart; see :func:`tomadiff.web.metric_cards.apart`.
+        reused: whether the unmerged image is from before.
     """
 
-    asked: Asked
-    before: Drawn
-    after: Drawn
-    numbers: dict[str, float]
+    request: ImageRequest
+    before: Generated
+    after: Generated
+    metrics: dict[str, float]
     reused: bool
 
 
 @dataclass
 class Model:
-    """A pipeline that is ready to draw."""
+    """A pipeline that is ready to generate."""
 
     name: str
     pipe: Any
@@ -92,32 +92,32 @@ class Model:
 
     @property
     def steps(self) -> int:
-        """Denoising steps unless told."""
+        """Denoising steps by default."""
         return int(call_of(self.name, self.pipe)["num_inference_steps"])
 
-    def call(self, picture: Picture) -> dict[str, Any]:
-        """What the pipeline is called with for a picture, beside prompt and generator."""
-        return call_of(self.name, self.pipe, steps=picture.steps, size=(picture.width, picture.height))
+    def call(self, settings: ImageSettings) -> dict[str, Any]:
+        """What the pipeline is called with for an image, beside prompt and generator."""
+        return call_of(self.name, self.pipe, steps=settings.steps, size=(settings.width, settings.height))
 
-    def draw(self, picture: Picture, progress: Progress, patch: Patch | None = None) -> Drawn:
-        """One picture, on the model as it is: patched, or not."""
+    def generate(self, settings: ImageSettings, progress: Progress, patch: Patch | None = None) -> Generated:
+        """One image, on the model as it is: patched, or not."""
         if not self._warm:
             progress.begin("warming up")
-            warm_up(self.pipe, (Question(Variant(), as_prompt(picture.prompt), picture.seed),), self.call(picture))
+            warm_up(self.pipe, (Task(Variant(), as_prompt(settings.prompt), settings.seed),), self.call(settings))
             self._warm = True
         progress.begin("merged" if patch else "unmerged")
         looker = Looker()
         if patch is not None:
             patch.watch(looker)
-        call = {**self.call(picture), **progress.arguments(self.pipe)}
-        images, seconds = draw_together(self.pipe, [as_prompt(picture.prompt)], [picture.seed], call)
-        return Drawn(images[0], seconds - looker.seconds, looker.maps, patch.summary() if patch else "")
+        call = {**self.call(settings), **progress.arguments(self.pipe)}
+        images, seconds = generate_batch(self.pipe, [as_prompt(settings.prompt)], [settings.seed], call)
+        return Generated(images[0], seconds - looker.seconds, looker.maps, patch.summary() if patch else "")
 
-    def python(self, asked: Asked) -> str:
-        """The lines that draw the merged picture."""
-        made, picture = named(asked.variant.method, asked.variant.ratio), asked.picture
+    def python(self, request: ImageRequest) -> str:
+        """The lines that generate the merged image."""
+        made, settings = named(request.variant.method, request.variant.ratio), request.settings
         source = origin(self.name, models.describe(self.name, self.pipe), self.embedded)
-        return three_lines(source, *made, picture.prompt, picture.seed, self.call(picture), asked.variant.forecast)
+        return three_lines(source, *made, settings.prompt, settings.seed, self.call(settings), request.variant.forecast)
 
 
 def _sample_size(pipe: Any) -> tuple[int, int]:
@@ -127,15 +127,15 @@ def _sample_size(pipe: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-class Studio:
-    """Draws what is asked, and keeps the latest pictures."""
+class Session:
+    """Generates what is requested, and caches the latest images."""
 
-    def __init__(self, offered: Iterable[Model], kept: int = KEPT) -> None:
+    def __init__(self, offered: Iterable[Model], cached: int = CACHED) -> None:
         self.models = {model.name: model for model in offered}
         if not self.models:
-            raise SettingError("There is no model to draw with: none is embedded here; give one with --model.")
-        self._unmerged: Kept[Picture, Drawn] = Kept(kept)
-        self._merged: Kept[Asked, Compared] = Kept(kept)
+            raise SettingError("There is no model to generate with: none is embedded here; give one with --model.")
+        self._unmerged: LruCache[ImageSettings, Generated] = LruCache(cached)
+        self._merged: LruCache[ImageRequest, Compared] = LruCache(cached)
         self._networks: dict[str, AnyNetwork | None] = {}
 
     @property
@@ -143,42 +143,42 @@ class Studio:
         """The model that the page begins with."""
         return next(iter(self.models.values()))
 
-    def compare(self, asked: Asked, tell: Tell = quietly, stop: Event | None = None) -> Compared:
-        """Draw the merged picture, and the unmerged one if it is not at hand.
+    def compare(self, request: ImageRequest, tell: Tell = quietly, stop: Event | None = None) -> Compared:
+        """Generate the merged image, and the unmerged one if it is not cached.
 
         Whatever happens on the way, the model comes out unpatched; :class:`~tomadiff.web.progress.Stopped` is raised
         when ``stop`` is set between two steps.
         """
-        model, picture = self.models[asked.picture.model], asked.picture
+        model, settings = self.models[request.settings.model], request.settings
         with model.lock:
-            require_drawable(model.pipe, [asked.variant])  # before the unmerged picture takes its time
-            before = self._unmerged.get(picture)
-            progress = Progress(picture.steps * (1 if before else 2), tell, stop or Event())
-            drawn = before or self._unmerged.put(picture, model.draw(picture, progress))
-            made = named(asked.variant.method, asked.variant.ratio)
+            require_supported(model.pipe, [request.variant])  # before the unmerged image takes its time
+            before = self._unmerged.get(settings)
+            progress = Progress(settings.steps * (1 if before else 2), tell, stop or Event())
+            unmerged = before or self._unmerged.put(settings, model.generate(settings, progress))
+            made = named(request.variant.method, request.variant.ratio)
             # Unguarded: small models are quicker without merging, and people come here to see it.
-            with patched(model.pipe, made, asked.variant.forecast) as patch:
-                after = model.draw(picture, progress, patch)
-        numbers = apart(drawn.image, after.image, self._at_hand(model))
-        return self._merged.put(asked, Compared(asked, drawn, after, numbers, before is not None))
+            with patched(model.pipe, made, request.variant.forecast) as patch:
+                after = model.generate(settings, progress, patch)
+        metrics = apart(unmerged.image, after.image, self._at_hand(model))
+        return self._merged.put(request, Compared(request, unmerged, after, metrics, before is not None))
 
     def curve(
-        self, asked: Asked, ratios: Iterable[float], tell: Tell = quietly, stop: Event | None = None
+        self, request: ImageRequest, ratios: Iterable[float], tell: Tell = quietly, stop: Event | None = None
     ) -> Iterator[Compared]:
-        """The same picture at several ratios, each as soon as it is there; those at hand are not drawn again.
+        """The same image at several ratios, each as soon as it is there; those in the cache are not generated again.
 
-        A method with a ratio of its own (ToDo) gives one picture.
+        A method with a ratio of its own (ToDo) gives one image.
         """
-        for variant in variants([asked.variant.method], list(ratios), [asked.variant.forecast])[1:]:
-            other = replace(asked, variant=variant)
-            yield self.kept(other) or self.compare(other, tell, stop)
+        for variant in variants([request.variant.method], list(ratios), [request.variant.forecast])[1:]:
+            other = replace(request, variant=variant)
+            yield self.cached(other) or self.compare(other, tell, stop)
 
-    def kept(self, asked: Asked) -> Compared | None:
-        """What was drawn for this question, if it is still at hand."""
-        return self._merged.get(asked)
+    def cached(self, request: ImageRequest) -> Compared | None:
+        """What was generated for this request, if it is still cached."""
+        return self._merged.get(request)
 
     def _at_hand(self, model: Model) -> dict[str, AnyNetwork]:
-        """Networks that can judge the model's pictures; emoji-judge knows nothing but emoji."""
+        """Networks that can judge the model's images; emoji-judge knows nothing but emoji."""
         names = [name for name in at_hand() if model.embedded or name != "judge"]
         for name in names:
             if name not in self._networks:

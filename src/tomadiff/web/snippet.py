@@ -1,4 +1,4 @@
-"""The lines of Python that draw what the page shows."""
+"""The lines of Python that generate what the page shows."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def three_lines(
     call: Mapping[str, Any],
     forecast: float = 0.0,
 ) -> str:
-    """Load, merge and draw, below the imports they need.
+    """Load, merge and generate, below the imports they need.
 
     Args:
         source: of the pipeline.
         method: how tokens merge.
         schedule: written only where it is not the method's own.
-        prompt: what to draw.
+        prompt: what to generate.
         seed: of the noise.
         call: what else the pipeline is called with.
         forecast: tolerance of forecast steps; 0 for none.
@@ -76,8 +76,8 @@ def written(value: object) -> str:
         return _quoted(value)
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
-    told = [field for field in fields(value) if field.name == "ratio" or getattr(value, field.name) != field.default]
-    inside = ", ".join(f"{field.name}={written(getattr(value, field.name))}" for field in told)
+    shown = [field for field in fields(value) if field.name == "ratio" or getattr(value, field.name) != field.default]
+    inside = ", ".join(f"{field.name}={written(getattr(value, field.name))}" for field in shown)
     return f"tomadiff.{type(value).__name__}({inside})"
 
 

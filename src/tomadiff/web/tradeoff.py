@@ -1,4 +1,4 @@
-"""What a prompt gains and loses at several ratios: curves, pictures and a table."""
+"""What a prompt gains and loses at several ratios: curves, images and a table."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _THUMB = 160  # pixels
 
 @dataclass(frozen=True)
 class Shot:
-    """The picture at one ratio, its seconds, and how far it is from the unmerged one; that one has no numbers."""
+    """The image at one ratio, its seconds, and how far it is from the unmerged one; that one has no metrics."""
 
     image: Image.Image
     ratio: float
     seconds: float
-    numbers: dict[str, float]
+    metrics: dict[str, float]
 
 
-def ratios(asked: float) -> list[float]:
-    """Those of the curve, the one that was asked for among them."""
-    return sorted({*RATIOS, asked} - {0.0})
+def ratios(chosen: float) -> list[float]:
+    """Those of the curve, the chosen one among them."""
+    return sorted({*RATIOS, chosen} - {0.0})
 
 
 def curves(title: str, unmerged: Shot, shots: Sequence[Shot]) -> Markup:
-    """The pictures, the first metrics over the share of tokens and over seconds, and all of them as a table."""
-    names = list(shots[0].numbers)
-    charts = [drawn for name in names[:MOST_CURVES] for drawn in _charts(title, name, unmerged, shots)]
+    """The images, the first metrics over the share of tokens and over seconds, and all of them as a table."""
+    names = list(shots[0].metrics)
+    charts = [one for name in names[:MOST_CURVES] for one in _charts(title, name, unmerged, shots)]
     return tag(
         "div",
         tag("div", [_thumb(unmerged, unmerged), [_thumb(shot, unmerged) for shot in shots]], class_="thumbs"),
-        tag("div", [tag("div", drawn, class_="panel") for drawn in charts], class_="charts"),
+        tag("div", [tag("div", one, class_="panel") for one in charts], class_="charts"),
         _table(unmerged, shots, names),
     )
 
@@ -49,7 +49,7 @@ def _charts(title: str, name: str, unmerged: Shot, shots: Sequence[Shot]) -> lis
     return [
         chart(f"{up} over the share of tokens merged", "tokens merged", up, [_series(title, name, shots, _share)],
               write="{:.0%}".format),
-        chart(f"{up} over seconds", "seconds per picture", up, [_series(title, name, shots, _time)], unmerged.seconds),
+        chart(f"{up} over seconds", "seconds per image", up, [_series(title, name, shots, _time)], unmerged.seconds),
     ]  # fmt: skip
 
 
@@ -64,17 +64,17 @@ def _time(shot: Shot) -> float:
 def _series(title: str, name: str, shots: Sequence[Shot], across: Callable[[Shot], float]) -> Series:
     points = []
     for shot in shots:
-        value = shot.numbers[name]
+        value = shot.metrics[name]
         label = f"{title}, {shot.ratio:.0%} merged: {written(name, value)} in {shot.seconds:.2f} s"
         points.append(Point(across(shot), value, value, value, label))
     return Series(title, tuple(points))
 
 
 def _thumb(shot: Shot, unmerged: Shot) -> Markup:
-    name = f"{shot.ratio:.0%} merged" if shot.numbers else "unmerged"
-    faster = f", {unmerged.seconds / shot.seconds:.2f}×" if shot.numbers else ""
-    picture = tag("img", src=data_uri(shot.image, 2 * _THUMB), alt=name)
-    return tag("figure", picture, tag("figcaption", tag("b", name), f"{shot.seconds:.2f} s{faster}"))
+    name = f"{shot.ratio:.0%} merged" if shot.metrics else "unmerged"
+    faster = f", {unmerged.seconds / shot.seconds:.2f}×" if shot.metrics else ""
+    image = tag("img", src=data_uri(shot.image, 2 * _THUMB), alt=name)
+    return tag("figure", image, tag("figcaption", tag("b", name), f"{shot.seconds:.2f} s{faster}"))
 
 
 def _table(unmerged: Shot, shots: Sequence[Shot], names: Sequence[str]) -> Markup:
@@ -82,11 +82,11 @@ def _table(unmerged: Shot, shots: Sequence[Shot], names: Sequence[str]) -> Marku
     rows = [_row(shot, unmerged, names) for shot in (unmerged, *shots)]
     head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in heads]))
     table = tag("table", head, tag("tbody", [tag("tr", row) for row in rows]))
-    return tag("div", table, class_="scroll", role="region", aria_label="The numbers of the curve", tabindex=0)
+    return tag("div", table, class_="scroll", role="region", aria_label="The metrics of the curve", tabindex=0)
 
 
 def _row(shot: Shot, unmerged: Shot, names: Sequence[str]) -> list[Markup]:
     faster = f"{unmerged.seconds / shot.seconds:.2f}×"
-    told = [written(name, shot.numbers[name]) if shot.numbers else "–" for name in names]
+    values = [written(name, shot.metrics[name]) if shot.metrics else "–" for name in names]
     lead = tag("th", f"{shot.ratio:.0%}", scope="row")
-    return [lead, *(tag("td", text) for text in (f"{shot.seconds:.2f}", faster, *told))]
+    return [lead, *(tag("td", text) for text in (f"{shot.seconds:.2f}", faster, *values))]

@@ -1,4 +1,4 @@
-"""The pictures of ``tomadiff inspect``."""
+"""The figures of ``tomadiff inspect``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tomadiff.evaluation.inspect.inspection import INTERVAL, Inspection, Level
 from tomadiff.evaluation.inspect.observe import spread
 from tomadiff.evaluation.inspect.overlap import Overlap
 from tomadiff.evaluation.inspect.recolour import contact_sheet
-from tomadiff.evaluation.report.overlay import Drawn, merge_overlay
+from tomadiff.evaluation.report.overlay import MergedImage, merge_overlay
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, matrix_chart, sheet
 from tomadiff.evaluation.report.report import Figure
 
@@ -19,14 +19,14 @@ _GREY = COLOURS[-1]
 
 
 def figures(found: Inspection) -> dict[str, Figure]:
-    """The pictures by the name of their file, each with what to see in it."""
+    """The figures by the name of their file, each with what to see in it."""
     shown = spread(found.levels, MOST_PANELS)
-    over = merge_overlay(found.unmerged, [Drawn(found.merged, level.watched.plan, level.name) for level in shown])
+    over = merge_overlay(found.unmerged, [MergedImage(found.merged, level.watched.plan, level.name) for level in shown])
     return {
         "clusters": Figure(
             "What merged",
             over,
-            "Destinations and clusters of the last step, over the picture that was drawn with them.",
+            "Destinations and clusters of the last step, over the image that was generated with them.",
         ),
         "hidden_states": Figure(
             "Hidden states",
@@ -37,7 +37,7 @@ def figures(found: Inspection) -> dict[str, Figure]:
         "coverage": Figure(
             "Coverage over steps",
             coverage_figure(found.levels),
-            "Where the solid line falls below the dashed one, destinations are older than the picture deserves.",
+            "Where the solid line falls below the dashed one, destinations are older than the image deserves.",
         ),
         "overlap": Figure(
             "Destinations from step to step",

@@ -1,4 +1,4 @@
-"""``tomadiff inspect``: draw one picture unmerged and merged, and find out on the way what merging does."""
+"""``tomadiff inspect``: generate one image unmerged and merged, and find out on the way what merging does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tomadiff.evaluation.inspect.overlap import Overlap, overlap
 from tomadiff.evaluation.inspect.plan_times import RUNS, Times, plan_times
 from tomadiff.evaluation.inspect.recolour import Clustered, clustered
 from tomadiff.evaluation.report.report import title_of
-from tomadiff.evaluation.runs.generate import Call, draw
+from tomadiff.evaluation.runs.generate import Call, generate_image
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 
@@ -79,7 +79,7 @@ class Inspection:
     Attributes:
         method, ratio: what merged.
         settings: the method and its schedule in full.
-        unmerged, merged: the picture without and with it.
+        unmerged, merged: the image without and with it.
         levels: the slots that were followed.
         slots: how many there are.
         cells: hidden states of the unmerged model, clustered.
@@ -111,17 +111,17 @@ class Inspection:
 
 # ---------------------------------------------------------------------------------------------- look
 def inspect(pipe: Any, prompt: str, seed: int, call: Call, method: str, ratio: float, runs: int = RUNS) -> Inspection:
-    """Draw the picture twice, without and with ``method`` at ``ratio``, and watch."""
+    """Generate the image twice, without and with ``method`` at ``ratio``, and watch."""
     made, schedule = named(method, ratio)
     cells: list[Clustered] = []
     with apply(pipe, made, schedule=schedule, guard=False) as patch:  # first: what cannot work is told now
         names = _slot_names(patch)
     with HiddenStates(pipe, lambda *seen: cells.append(clustered(*seen)), BLOCKS, STEPS):
-        unmerged = draw(pipe, prompt, seed, call)
+        unmerged = generate_image(pipe, prompt, seed, call)
     with apply(pipe, made, schedule=schedule, guard=False) as patch:
         watcher = Watcher(spread(names, MOST_SLOTS))
         patch.watch(watcher)
-        merged = draw(pipe, prompt, seed, call)
+        merged = generate_image(pipe, prompt, seed, call)
         _require_merged(patch, watcher)
         sites = {level.name: level.sites for model in patch.report().models for level in model.levels}
         seen = [watcher.watched[name] for name in names if name in watcher.watched]

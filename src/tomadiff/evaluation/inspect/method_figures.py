@@ -1,4 +1,4 @@
-"""One picture per method: which tokens stay, who joined whom, and what comes back."""
+"""One figure per method: which tokens stay, who joined whom, and what comes back."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from tomadiff.methods.registry import CATALOGUE, named
 SIDE = 64
 """Tokens per side: what SDXL and Flux see of 1024² pixels."""
 
-PORTRAYED = ("toma", "toma-paper", "toma-stripe", "toma-whole", "tomesd", "tofu", "todo", "bound")
-"""Entries of the catalogue that move tokens differently; the others share a picture with one of them."""
+METHODS_SHOWN = ("toma", "toma-paper", "toma-stripe", "toma-whole", "tomesd", "tofu", "todo", "bound")
+"""Entries of the catalogue that move tokens differently; the others share a figure with one of them."""
 
 CELL, CROP = 24, (20, 16, 16)  # pixels per enlarged token; left, top and side of the part that is enlarged, in tokens
 WIDE, HEADING, CAPTION = CELL * CROP[2], 74, 40
-LINE, FRAME, FAR = (255, 214, 64), (255, 94, 58), 5  # joins over more than FAR tokens are drawn as stubs
+LINE, FRAME, FAR = (255, 214, 64), (255, 94, 58), 5  # joins over more than FAR tokens are shown as stubs
 CAPTIONS = (
     "Tokens that stay; the others are blank",
     "Framed part: what each token joined (red: far)",
     "Merged and unmerged, a line between clusters",
 )
 WARNINGS = {
-    "bound": "its matrices are random: the picture means nothing, only the time does",
+    "bound": "its matrices are random: the figure means nothing, only the time does",
     "todo": "no query is lost",
     "tofu": "shown as in late blocks: early ones prune instead",
 }
 
 
-def portrait(name: str, picture: Pixels, ratio: float = 0.5, side: int = SIDE) -> Image.Image:
-    """The method ``name`` of the catalogue at ``ratio``, on ``picture`` as ``side``² tokens."""
+def method_figure(name: str, image: Pixels, ratio: float = 0.5, side: int = SIDE) -> Image.Image:
+    """The method ``name`` of the catalogue at ``ratio``, on ``image`` as ``side``² tokens."""
     method, _ = named(name, ratio)
-    sample = merge_sample(picture, method, side, repeats=1)
+    sample = merge_sample(image, method, side, repeats=1)
     canvas = Image.new("RGB", (2 * MARGIN + 3 * WIDE + 2 * GAP, 2 * MARGIN + HEADING + WIDE + CAPTION), PAPER)
     title = CATALOGUE[name].title
     write(canvas, (MARGIN, MARGIN - 10), f"{title[0].upper()}{title[1:]}, {method.ratio:.0%} merged", INK, 28)
     write(canvas, (MARGIN, MARGIN + 28), _note(name, sample, method), FAINT, 18)
     panels = (
         _framed(destination_panel(sample, WIDE), sample.grid),
-        joining_panel(sample, picture),
+        joining_panel(sample, image),
         _framed(cluster_panel(sample, WIDE), sample.grid),
     )
     for place, (panel, caption) in enumerate(zip(panels, CAPTIONS, strict=True)):
@@ -76,33 +76,33 @@ def _note(name: str, sample: MergeSample, method: Method) -> str:
     return f"{counts}; {WARNINGS[name]}" if name in WARNINGS else counts
 
 
-def joining_panel(sample: MergeSample, picture: Pixels) -> Image.Image:
+def joining_panel(sample: MergeSample, image: Pixels) -> Image.Image:
     """A part of the grid enlarged: tokens in their own colours, and a line from each to the one it joined."""
     grid = sample.grid
     left, top, side = _crop(grid)
-    colours = as_grid(to_colours(picture, grid.height), grid)[top : top + side, left : left + side]
+    colours = as_grid(to_colours(image, grid.height), grid)[top : top + side, left : left + side]
     panel = _cells(colours)
-    draw, step, goals = ImageDraw.Draw(panel), WIDE / side, destination_of_each(sample)
+    pen, step, goals = ImageDraw.Draw(panel), WIDE / side, destination_of_each(sample)
     for row, column in np.ndindex(side, side):
         goal = divmod(int(goals[top + row, left + column]), grid.width)
-        _join(draw, (row, column), (goal[0] - top, goal[1] - left), step)
+        _join(pen, (row, column), (goal[0] - top, goal[1] - left), step)
     stays = np.isin(np.arange(grid.tokens), sample.plan.destinations[0].cpu().numpy()).reshape(grid.height, -1)
     for row, column in np.argwhere(stays[top : top + side, left : left + side]):
-        _dot(draw, _centre(row, column, step), step / 5)
+        _dot(pen, _centre(row, column, step), step / 5)
     return panel
 
 
-def _join(draw: ImageDraw.ImageDraw, token: tuple[int, int], goal: tuple[int, int], step: float) -> None:
+def _join(pen: ImageDraw.ImageDraw, token: tuple[int, int], goal: tuple[int, int], step: float) -> None:
     """A line from a token to its destination; a stub in its direction where that is far, or the panel would fill up."""
     start, end = _centre(*token, step), _centre(*goal, step)
     away = math.dist(token, goal)
     if away > FAR:
         end = (start[0] + (end[0] - start[0]) * 0.8 / away, start[1] + (end[1] - start[1]) * 0.8 / away)
-    draw.line([start, end], fill=FRAME if away > FAR else LINE, width=2)
+    pen.line([start, end], fill=FRAME if away > FAR else LINE, width=2)
 
 
 def destination_of_each(sample: MergeSample) -> npt.NDArray[np.int64]:
-    """``(height, width)`` raster index of the destination that each token draws most from."""
+    """``(height, width)`` raster index of the destination that each token takes most from."""
     rows: npt.NDArray[np.int64] = sample.plan.destinations[0].cpu().numpy()
     found: npt.NDArray[np.int64] = rows[clusters(sample.plan, sample.grid)]
     return found
@@ -119,10 +119,10 @@ def _crop(grid: Grid) -> tuple[int, int, int]:
 def _cells(colours: Bytes) -> Image.Image:
     """Tokens as squares with a thin gap between them."""
     panel = Image.fromarray(colours).resize((WIDE, WIDE), Image.Resampling.NEAREST)
-    draw, step = ImageDraw.Draw(panel), WIDE / len(colours)
+    pen, step = ImageDraw.Draw(panel), WIDE / len(colours)
     for place in range(1, len(colours)):
-        draw.line([(place * step, 0), (place * step, WIDE)], fill=GONE)
-        draw.line([(0, place * step), (WIDE, place * step)], fill=GONE)
+        pen.line([(place * step, 0), (place * step, WIDE)], fill=GONE)
+        pen.line([(0, place * step), (WIDE, place * step)], fill=GONE)
     return panel
 
 
@@ -130,9 +130,9 @@ def _centre(row: int, column: int, step: float) -> tuple[float, float]:
     return (column + 0.5) * step, (row + 0.5) * step
 
 
-def _dot(draw: ImageDraw.ImageDraw, at: tuple[float, float], radius: float) -> None:
+def _dot(pen: ImageDraw.ImageDraw, at: tuple[float, float], radius: float) -> None:
     box = (at[0] - radius, at[1] - radius, at[0] + radius, at[1] + radius)
-    draw.ellipse(box, fill=LINE, outline=INK, width=1)
+    pen.ellipse(box, fill=LINE, outline=INK, width=1)
 
 
 def _framed(panel: Image.Image, grid: Grid) -> Image.Image:

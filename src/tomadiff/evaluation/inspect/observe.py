@@ -1,4 +1,4 @@
-"""Watching a model draw: the plans it uses at every step, and the hidden states of its blocks."""
+"""Watching a model generate: the plans it uses at every step, and the hidden states of its blocks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Watched:
         return self.plan.grid
 
     def new_plan(self) -> Plan:
-        """A plan made from the tokens at hand, whatever the schedule says; the picture's random numbers stay."""
+        """A plan made from the tokens at hand, whatever the schedule says; the image's random numbers stay."""
         planner, passes = self.planner, self.planner.moment.passes
         return planner.method.plan(
             self.tokens,
@@ -97,7 +97,7 @@ def _mean(plan: Plan) -> float:
 
 
 class Watcher:
-    """Follows the slots of these names while a patched pipeline draws: ``patch.watch(Watcher(names))``."""
+    """Follows the slots of these names while a patched pipeline generates: ``patch.watch(Watcher(names))``."""
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = frozenset(names)
@@ -127,7 +127,7 @@ Seen = Callable[[Place, int, Tensor, Grid], None]
 
 
 class HiddenStates:
-    """Shows the hidden states at the start of some blocks at some steps, while a pipeline without a patch draws.
+    """Shows the hidden states at the start of some blocks at some steps, while a pipeline without a patch generates.
 
     A context manager: its hooks come off at the end. At most ``blocks`` blocks and ``steps`` steps are shown, evenly
     spaced, the first and the last among them.

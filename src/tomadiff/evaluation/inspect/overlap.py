@@ -37,7 +37,7 @@ class Overlap:
 def overlap(steps: Sequence[int], destinations: Sequence[Tensor], tokens: int) -> Overlap:
     """Compare the destinations of steps, one ``(K,)`` of raster indices each, on a grid of ``tokens`` tokens.
 
-    ``K`` of ``tokens`` drawn at random hold ``K / tokens`` of any others, also if each region draws equally many.
+    ``K`` of ``tokens`` chosen at random hold ``K / tokens`` of any others, also if each region chooses equally many.
     """
     chosen = torch.zeros(len(destinations), tokens, dtype=torch.float64)
     for row, own in zip(chosen, destinations, strict=True):

@@ -1,7 +1,7 @@
-"""Hidden states in the colours of the picture they become: the paper's figures 3 and 9.
+"""Hidden states in the colours of the image they become: the paper's figures 3 and 9.
 
-The tokens of a block are put into a few clusters by k-means, without looking at the picture, and each cluster is
-painted with the mean colour that its tokens have in the finished picture.
+The tokens of a block are put into a few clusters by k-means, without looking at the image, and each cluster is
+painted with the mean colour that its tokens have in the finished image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tomadiff.merging.select import facility_location
 CLUSTERS = 8
 TITLE = "Hidden states at the start of {} of {} blocks, each in {} clusters"
 LEGENDS = (
-    "k-means sees no picture; each cluster is then painted in the mean colour that the finished picture has under it.",
+    "k-means sees no image; each cluster is then painted in the mean colour that the finished image has under it.",
     "Below: how many neighbours are in the same cluster (and how many would be, if the clusters were scattered).",
 )
 _CELL, _SIDE, _TOP, _BELOW = 128, 190, 118, 36
@@ -60,7 +60,7 @@ def clustered(place: Place, step: int, tokens: Tensor, grid: Grid) -> Clustered:
 def kmeans(tokens: Tensor, count: int = CLUSTERS) -> Tensor:
     """Put ``tokens`` ``(N, C)`` into ``count`` clusters near whose means they lie: ``(N,)`` numbers from 0.
 
-    Lloyd's rounds from tokens that facility location chooses, which finds small clusters and draws no random numbers.
+    Lloyd's rounds from tokens that facility location chooses, which finds small clusters and uses no random numbers.
     """
     rows = tokens.float()
     rows = rows - rows.mean(0)  # moves no cluster, and spares the distances what all tokens have in common
@@ -90,12 +90,12 @@ def _means(rows: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
     return torch.where(sizes > 0, members.T @ rows / sizes.clamp_min(1), centres)
 
 
-# ---------------------------------------------------------------------------------------------- pictures
-def contact_sheet(cells: Sequence[Clustered], picture: Image.Image) -> Image.Image:
-    """Blocks from top to bottom, steps from left to right, and the picture itself as tokens of each block."""
+# ---------------------------------------------------------------------------------------------- images
+def contact_sheet(cells: Sequence[Clustered], image: Image.Image) -> Image.Image:
+    """Blocks from top to bottom, steps from left to right, and the image itself as tokens of each block."""
     blocks = list(dict.fromkeys(cell.place for cell in cells))
     steps = sorted({cell.step for cell in cells})
-    tall = round(_CELL * picture.height / picture.width) + _BELOW
+    tall = round(_CELL * image.height / image.width) + _BELOW
     width, height = _left(len(steps)) + _CELL + MARGIN, 2 * MARGIN + _TOP + len(blocks) * tall
     canvas = Image.new("RGB", (width, height), PAPER)
     write(canvas, (MARGIN, MARGIN - 10), TITLE.format(len(blocks), blocks[0].total, CLUSTERS), INK, 26)
@@ -103,17 +103,17 @@ def contact_sheet(cells: Sequence[Clustered], picture: Image.Image) -> Image.Ima
         write(canvas, (MARGIN, MARGIN + 26 + 22 * line), text, FAINT, 17)
     for column, step in enumerate(steps):
         write(canvas, (_left(column), MARGIN + _TOP - 28), f"step {step}", INK, 20)
-    write(canvas, (_left(len(steps)), MARGIN + _TOP - 28), "the picture", INK, 20)
+    write(canvas, (_left(len(steps)), MARGIN + _TOP - 28), "the image", INK, 20)
     for row, block in enumerate(blocks):
         own = {cell.step: cell for cell in cells if cell.place == block}
-        _row(canvas, MARGIN + _TOP + row * tall, [own[step] for step in steps if step in own], picture)
+        _row(canvas, MARGIN + _TOP + row * tall, [own[step] for step in steps if step in own], image)
     return canvas
 
 
-def _row(canvas: Image.Image, top: int, cells: Sequence[Clustered], picture: Image.Image) -> None:
+def _row(canvas: Image.Image, top: int, cells: Sequence[Clustered], image: Image.Image) -> None:
     height, width = cells[0].labels.shape
-    colours, block = token_colours(picture, height, width), cells[0].place
-    size = _CELL, round(_CELL * picture.height / picture.width)
+    colours, block = token_colours(image, height, width), cells[0].place
+    size = _CELL, round(_CELL * image.height / image.width)
     write(canvas, (MARGIN, top), f"block {block.number}", INK, 17)
     for line, text in enumerate((f"{height} x {width} tokens", block.stack.partition(".attentions")[0]), start=1):
         write(canvas, (MARGIN, top + line * 21), text, FAINT, 14)
@@ -133,9 +133,9 @@ def _enlarged(colours: Tensor, size: tuple[int, int]) -> Image.Image:
     return pixels.resize(size, Image.Resampling.NEAREST)
 
 
-def token_colours(picture: Image.Image, height: int, width: int) -> Tensor:
-    """Mean colour of the picture under every token: ``(height, width, 3)`` in [0, 1]."""
-    pixels = to_pixels([picture])
+def token_colours(image: Image.Image, height: int, width: int) -> Tensor:
+    """Mean colour of the image under every token: ``(height, width, 3)`` in [0, 1]."""
+    pixels = to_pixels([image])
     pooled = torch.nn.functional.adaptive_avg_pool2d(pixels, (height, width))
     return pooled[0].permute(1, 2, 0)
 

@@ -1,12 +1,12 @@
-"""How far pictures are apart: pure functions on tensors, with no network in sight.
+"""How far images are apart: pure functions on tensors, without a network.
 
 Two kinds, and the names of their arguments tell which:
 
-- on pixels: ``images`` and ``others`` are ``(B, 3, H, W)`` with values in [0, 1]; the answer is ``(B,)``, one number
-  per pair of pictures;
+- on pixels: ``images`` and ``others`` are ``(B, 3, H, W)`` with values in [0, 1]; the output is ``(B,)``, one number
+  per pair of images;
 - on features ``(N, D)`` of any network (see ``features.py``): per pair ``(N,)``, or one number for two whole sets.
 
-Everything is computed in float64: distances of nearly equal pictures are small differences of large sums.
+Everything is computed in float64: distances of nearly equal images are small differences of large sums.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ WINDOW, SIGMA = 11, 1.5  # of SSIM's Gaussian, as in Wang et al. 2004
 
 # ---------------------------------------------------------------------------------------------- pixels
 def mse(images: Tensor, others: Tensor, scale: float = 255.0) -> Tensor:
-    """Mean squared error per picture ``(B,)``, of pixels that run from 0 to ``scale``.
+    """Mean squared error per image ``(B,)``, of pixels that run from 0 to ``scale``.
 
     The paper's tables count pixels from 0 to 255, hence the default; ``scale=1`` gives the error of the values as they
     are, 65,025 times smaller.
     """
-    _require_pictures(images, others)
+    _require_images(images, others)
     return ((images.double() - others.double()) * scale).square().mean(dim=(1, 2, 3))
 
 
 def psnr(images: Tensor, others: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio per picture ``(B,)`` in dB; infinite where two pictures are equal."""
+    """Peak signal-to-noise ratio per image ``(B,)`` in dB; infinite where two images are equal."""
     return -10 * mse(images, others, scale=1.0).log10()
 
 
 def ssim(images: Tensor, others: Tensor) -> Tensor:
-    """Structural similarity per picture ``(B,)``, 1 where equal (Wang et al., 2004).
+    """Structural similarity per image ``(B,)``, 1 where equal (Wang et al., 2004).
 
-    Gaussian windows of 11 pixels that lie wholly inside the picture, population covariances, each colour channel by
+    Gaussian windows of 11 pixels that lie wholly inside the image, population covariances, each colour channel by
     itself and then averaged: the original's choices.
     """
-    _require_pictures(images, others)
+    _require_images(images, others)
     if min(images.shape[-2:]) < WINDOW:
-        raise ShapeError(f"SSIM looks through windows of {WINDOW} pixels; the pictures are {_size(images)}.")
+        raise ShapeError(f"SSIM looks through windows of {WINDOW} pixels; the images are {_size(images)}.")
     x, y = images.double(), others.double()
     mean_x, mean_y = _blur(x), _blur(y)
     var_x, var_y = _blur(x * x) - mean_x**2, _blur(y * y) - mean_y**2
@@ -75,7 +75,7 @@ def cosine_distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def clip_score(image_features: Tensor, text_features: Tensor) -> Tensor:
-    """CLIP-T: 100 times the cosine between each picture and its own prompt, ``(N, D)`` twice → ``(N,)``."""
+    """CLIP-T: 100 times the cosine between each image and its own prompt, ``(N, D)`` twice → ``(N,)``."""
     return 100 * (1 - cosine_distance(image_features, text_features))
 
 
@@ -84,7 +84,7 @@ def frechet_distance(x: Tensor, y: Tensor) -> Tensor:
     """Fréchet distance between Gaussians fitted to ``(N, D)`` and ``(M, D)`` features; FID if Inception made them.
 
     ``|μx − μy|² + tr Σx + tr Σy − 2 tr √(Σx Σy)`` (Heusel et al., 2017).  With ``Σ = AᵀA`` the last trace is the
-    nuclear norm of ``Ax Ayᵀ``, so no matrix square root is taken and few samples in many dimensions are no trouble.
+    nuclear norm of ``Ax Ayᵀ``, so no matrix square root is taken and few samples in many dimensions are no problem.
     """
     _require_features(x, y, least=2)
     mean_x, factor_x = _gaussian(x.double())
@@ -128,11 +128,11 @@ def kernel_distance(x: Tensor, y: Tensor, subset: int | None = None, subsets: in
     require_count("subset", subset, least=2)
     if subset > min(len(x), len(y)):
         raise SettingError(f"subset={subset} is more than the {min(len(x), len(y))} samples there are.")
-    parts = _draws(len(x), len(y), subset, subsets, seed)
+    parts = _subsets(len(x), len(y), subset, subsets, seed)
     return torch.stack([_discrepancy(x[rows].double(), y[others].double()) for rows, others in parts]).mean()
 
 
-def _draws(n: int, m: int, size: int, times: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _subsets(n: int, m: int, size: int, times: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     own = torch.Generator().manual_seed(seed)
     for _ in range(times):
         yield torch.randperm(n, generator=own)[:size], torch.randperm(m, generator=own)[:size]
@@ -152,10 +152,10 @@ def _cubic(x: Tensor, y: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- checks
-def _require_pictures(images: Tensor, others: Tensor) -> None:
+def _require_images(images: Tensor, others: Tensor) -> None:
     if images.ndim != 4 or images.shape != others.shape or not images.is_floating_point():
         raise ShapeError(
-            f"Pictures to compare are two float tensors (B, 3, H, W) of one shape, in [0, 1]; given were "
+            f"Images to compare are two float tensors (B, 3, H, W) of one shape, in [0, 1]; given were "
             f"{tuple(images.shape)} {images.dtype} and {tuple(others.shape)} {others.dtype}."
         )
 

@@ -1,4 +1,4 @@
-"""Networks that look at pictures, all behind one small door: a batch of pictures in, ``(N, D)`` features out.
+"""Networks that look at images, all with one small interface: a batch of images in, ``(N, D)`` features out.
 
 ``metrics.py`` turns features into numbers; this file only makes them. A network is opened by name from
 :func:`openers`, and one that cannot be had raises :class:`NetworkUnavailable`, so that its metrics can say so while the
@@ -23,7 +23,7 @@ from tomadiff.errors import TomaError, require_choice
 
 T = TypeVar("T")
 
-# Where each network comes from unless told; the paper names the kinds (CLIP, DINO), not the sizes.
+# Where each network comes from by default; the paper names the kinds (CLIP, DINO), not the sizes.
 SOURCES = {
     "clip": "openai/clip-vit-large-patch14",
     "dino": "facebook/dino-vitb16",
@@ -39,16 +39,16 @@ class NetworkUnavailable(TomaError, RuntimeError):  # noqa: N818 - says what is 
 
 @runtime_checkable
 class Network(Protocol):
-    """Looks at pictures."""
+    """Looks at images."""
 
-    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
-        """Features ``(N, D)`` of one batch of RGB pictures of any size."""
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
+        """Features ``(N, D)`` of one batch of RGB images of any size."""
         ...
 
 
 @runtime_checkable
 class TextNetwork(Network, Protocol):
-    """Looks at pictures and reads prompts, into the same space."""
+    """Looks at images and reads prompts, into the same space."""
 
     def texts(self, prompts: Sequence[str]) -> Tensor:
         """Features ``(N, D)`` of one batch of prompts."""
@@ -57,10 +57,10 @@ class TextNetwork(Network, Protocol):
 
 @runtime_checkable
 class PairNetwork(Protocol):
-    """Compares pictures itself, such as LPIPS: its distance is part of the network."""
+    """Compares images itself, such as LPIPS: its distance is part of the network."""
 
     def distances(self, images: Tensor, others: Tensor) -> Tensor:
-        """Distances ``(B,)`` of pictures ``(B, 3, H, W)`` in [0, 1]."""
+        """Distances ``(B,)`` of images ``(B, 3, H, W)`` in [0, 1]."""
         ...
 
 
@@ -69,10 +69,10 @@ Opener = Callable[[], AnyNetwork]
 
 
 # ---------------------------------------------------------------------------------------------- use
-def image_features(network: Network, pictures: Iterable[Image.Image], batch: int = 16) -> Tensor:
-    """Features ``(N, D)`` on the CPU, a batch at a time; ``pictures`` may load themselves as they are asked for."""
+def image_features(network: Network, images: Iterable[Image.Image], batch: int = 16) -> Tensor:
+    """Features ``(N, D)`` on the CPU, a batch at a time; ``images`` may load themselves as they are asked for."""
     with torch.inference_mode():
-        return torch.cat([network.images(part).float().cpu() for part in batches(pictures, batch)])
+        return torch.cat([network.images(part).float().cpu() for part in batches(images, batch)])
 
 
 def text_features(network: TextNetwork, prompts: Iterable[str], batch: int = 64) -> Tensor:
@@ -88,13 +88,13 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield part
 
 
-def to_pixels(pictures: Sequence[Image.Image]) -> Tensor:
-    """RGB pictures of one size as ``(N, 3, H, W)`` in [0, 1]."""
-    return torch.stack([_bytes(picture) for picture in pictures]).float() / 255
+def to_pixels(images: Sequence[Image.Image]) -> Tensor:
+    """RGB images of one size as ``(N, 3, H, W)`` in [0, 1]."""
+    return torch.stack([_bytes(image) for image in images]).float() / 255
 
 
-def _bytes(picture: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+def _bytes(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 
 # ---------------------------------------------------------------------------------------------- open
@@ -161,7 +161,7 @@ def _first_line(problem: BaseException) -> str:
 
 # ---------------------------------------------------------------------------------------------- transformers
 class Clip:
-    """A ``CLIPModel`` of transformers with its processor: pictures and prompts into one space."""
+    """A ``CLIPModel`` of transformers with its processor: images and prompts into one space."""
 
     def __init__(self, model: Any, processor: Any, device: str = "cpu") -> None:
         self.model, self.processor, self.device = model.to(device).eval(), processor, device
@@ -179,16 +179,16 @@ class Clip:
         del source
         return cls(embedded.load("emoji-judge"), embedded.load_judge_processor(), device)
 
-    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
         """Projected features ``(N, D)``."""
-        inputs = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
+        inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
         return _pooled(self.model.get_image_features(**inputs))
 
     def texts(self, prompts: Sequence[str]) -> Tensor:
         """Projected features ``(N, D)``; a prompt longer than the network reads is cut, as is customary."""
-        room = self.model.config.text_config.max_position_embeddings
+        length = self.model.config.text_config.max_position_embeddings
         inputs = self.processor(  # always the full length, so that a prompt's neighbours cannot matter
-            text=list(prompts), padding="max_length", max_length=room, truncation=True, return_tensors="pt"
+            text=list(prompts), padding="max_length", max_length=length, truncation=True, return_tensors="pt"
         ).to(self.device)
         return _pooled(self.model.get_text_features(**inputs))
 
@@ -212,9 +212,9 @@ class Dino:
 
         return cls(_fetched(AutoModel, source, use_safetensors=True), _fetched(AutoImageProcessor, source), device)
 
-    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
         """Class tokens ``(N, D)``."""
-        inputs = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
+        inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
         tokens: Tensor = self.model(**inputs).last_hidden_state
         return tokens[:, 0]
 
@@ -265,9 +265,9 @@ class Inception:
         # Resizing without antialiasing is how published FIDs are made; torchmetrics' own default is another.
         self.model = NoTrainInceptionV3(SOURCES["inception"], ["2048"], weights, antialias=False).to(device)
 
-    def images(self, pictures: Sequence[Image.Image]) -> Tensor:
-        """Pool features ``(N, 2048)``; one picture at a time, for they may differ in size."""
-        return torch.cat([self.model(_bytes(picture)[None].to(self.device)) for picture in pictures])
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
+        """Pool features ``(N, 2048)``; one image at a time, for they may differ in size."""
+        return torch.cat([self.model(_bytes(image)[None].to(self.device)) for image in images])
 
 
 class Lpips:
@@ -285,7 +285,7 @@ class Lpips:
         self.model = LearnedPerceptualImagePatchSimilarity(net, normalize=True).to(device).eval()
 
     def distances(self, images: Tensor, others: Tensor) -> Tensor:
-        """Distances ``(B,)`` of pictures ``(B, 3, H, W)`` in [0, 1]."""
+        """Distances ``(B,)`` of images ``(B, 3, H, W)`` in [0, 1]."""
         with torch.inference_mode():
             apart: Tensor = self.model.net(images.to(self.device), others.to(self.device), normalize=True)
         return apart.flatten().cpu()

@@ -1,6 +1,6 @@
-"""Measure a run: every method against the unmerged pictures of the same prompts and seeds.
+"""Measure a run: every method against the unmerged images of the same prompts and seeds.
 
-Numbers per picture go back into the run's samples; averages with confidence intervals go into ``summary.json``.  The
+Numbers per image go back into the run's samples; averages with confidence intervals go into ``summary.json``.  The
 samples are taken in the order of their keys, so that the result is the same however the run was interrupted or shared
 among processes.
 """
@@ -31,7 +31,7 @@ from tomadiff.evaluation.metrics.features import (
     text_features,
     to_pixels,
 )
-from tomadiff.evaluation.metrics.samples import Group, grouped, matched, pictures_in, resampled
+from tomadiff.evaluation.metrics.samples import Group, grouped, images_in, matched, resampled
 from tomadiff.evaluation.metrics.statistics import (
     RESAMPLES,
     SET_RESAMPLES,
@@ -42,7 +42,7 @@ from tomadiff.evaluation.metrics.statistics import (
 from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
-PSNR_CEILING = 100.0  # dB, for equal pictures: an average with an infinity in it says nothing
+PSNR_CEILING = 100.0  # dB, for equal images: an average with an infinity in it says nothing
 MANY = 5000  # features per set, above which KID looks at subsets
 
 
@@ -76,7 +76,7 @@ def gives(name: str) -> Gives:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How intervals are made, and how many pictures are looked at together."""
+    """How intervals are made, and how many images are looked at together."""
 
     confidence: float = 0.95
     resamples: int = RESAMPLES
@@ -89,25 +89,25 @@ def measure(
     run: Run,
     reference: str = "baseline",
     networks: Mapping[str, Opener] | None = None,
-    pictures: Path | None = None,
+    reference_images: Path | None = None,
     sampling: Sampling | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Results:
-    """Measure what was drawn so far, write it into the run's folder, and return it.
+    """Measure what was generated so far, write it into the run's folder, and return it.
 
     Args:
         run: with samples of ``reference`` and of other methods.
         reference: the method that the others are compared with.
         networks: how to open each network (:func:`tomadiff.evaluation.metrics.features.openers`), all of them unless
             told; one that cannot be had is listed in ``Results.missing``, and the rest is measured.
-        pictures: a folder of pictures to compare every set with as well, the reference's included.
+        reference_images: a folder of images to compare every set with as well, the reference's included.
         sampling: how intervals are made.
         say: is told what is being measured.
     """
     work = _Work(run, reference, sampling or Sampling(), say)
     work.pixels()
     for name, opener in (openers() if networks is None else networks).items():
-        work.network(name, opener, pictures)
+        work.network(name, opener, reference_images)
     work.store()
     results = work.results()
     results.save(run.folder)
@@ -138,7 +138,7 @@ class _Work:
             )
         return found[0]
 
-    # -------------------------------------------------------------------------------- per picture
+    # -------------------------------------------------------------------------------- per image
     def pixels(self) -> None:
         """MSE, PSNR and SSIM of every pair."""
         self.say("pixels")
@@ -147,23 +147,23 @@ class _Work:
             self._note("psnr", part, distances.psnr(images, others).clamp(max=PSNR_CEILING))
             try:
                 self._note("ssim", part, distances.ssim(images, others))
-            except ShapeError as problem:  # pictures smaller than its window; the rest can still be measured
+            except ShapeError as problem:  # images smaller than its window; the rest can still be measured
                 self.missing["ssim"] = str(problem)
 
     def _pixel_batches(self) -> Iterator[tuple[list[Sample], Tensor, Tensor]]:
         everyone = (pair for pairs in self.pairs.values() for pair in pairs)
         for part in batches(everyone, self.sampling.batch):
-            ours, theirs = ([self.run.image(pair[side].key) for pair in part] for side in (0, 1))
-            if len({picture.size for picture in (*ours, *theirs)}) > 1:
-                raise RunError(f"{self.run.folder}: pictures differ in size, so they cannot be compared.")
-            yield [sample for sample, _ in part], to_pixels(ours), to_pixels(theirs)
+            own, others = ([self.run.image(pair[side].key) for pair in part] for side in (0, 1))
+            if len({image.size for image in (*own, *others)}) > 1:
+                raise RunError(f"{self.run.folder}: images differ in size, so they cannot be compared.")
+            yield [sample for sample, _ in part], to_pixels(own), to_pixels(others)
 
     def _note(self, name: str, samples: Sequence[Sample], numbers: Tensor) -> None:
         for sample, number in zip(samples, numbers.tolist(), strict=True):
             self.values[sample.key][name] = number
 
     # -------------------------------------------------------------------------------- by network
-    def network(self, name: str, opener: Opener, pictures: Path | None) -> None:
+    def network(self, name: str, opener: Opener, reference_images: Path | None) -> None:
         """Everything that one network gives, or why it cannot be had."""
         self.say(name)
         wanted = gives(name)
@@ -172,9 +172,9 @@ class _Work:
         except NetworkUnavailable as problem:
             self.missing.update(dict.fromkeys(wanted.names, str(problem)))
             return
-        self._compare(network, wanted, pictures)
+        self._compare(network, wanted, reference_images)
 
-    def _compare(self, network: AnyNetwork, wanted: Gives, pictures: Path | None) -> None:
+    def _compare(self, network: AnyNetwork, wanted: Gives, reference_images: Path | None) -> None:
         if isinstance(network, PairNetwork):
             for part, images, others in self._pixel_batches():
                 self._note(str(wanted.pair), part, network.distances(images, others))
@@ -185,18 +185,18 @@ class _Work:
         if wanted.text and isinstance(network, TextNetwork):
             self._scores(wanted.text, network, features)
         if wanted.frechet or wanted.kernel:
-            self._sets(network, wanted, features, pictures)
+            self._sets(network, wanted, features, reference_images)
 
     def _features(self, network: Network) -> dict[str, Tensor]:
         """Features ``(D,)`` by the key of the sample."""
-        drawn = (self.run.image(sample.key) for sample in self.samples)
-        rows = image_features(network, drawn, self.sampling.batch)
+        generated = (self.run.image(sample.key) for sample in self.samples)
+        rows = image_features(network, generated, self.sampling.batch)
         return {sample.key: row for sample, row in zip(self.samples, rows, strict=True)}
 
     def _distances(self, name: str, features: Mapping[str, Tensor]) -> None:
         for pairs in filter(None, self.pairs.values()):
-            ours, theirs = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
-            self._note(name, [sample for sample, _ in pairs], distances.cosine_distance(ours, theirs))
+            own, others = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
+            self._note(name, [sample for sample, _ in pairs], distances.cosine_distance(own, others))
 
     def _scores(self, name: str, network: TextNetwork, features: Mapping[str, Tensor]) -> None:
         prompts = sorted({sample.prompt for sample in self.samples})
@@ -206,8 +206,14 @@ class _Work:
         self._note(name, self.samples, distances.clip_score(shown, asked))
 
     # -------------------------------------------------------------------------------- whole sets
-    def _sets(self, network: Network, wanted: Gives, features: Mapping[str, Tensor], pictures: Path | None) -> None:
-        outside = None if pictures is None else image_features(network, pictures_in(pictures), self.sampling.batch)
+    def _sets(
+        self, network: Network, wanted: Gives, features: Mapping[str, Tensor], reference_images: Path | None
+    ) -> None:
+        outside = (
+            None
+            if reference_images is None
+            else image_features(network, images_in(reference_images), self.sampling.batch)
+        )
         for kind, name in ((distances.frechet_distance, wanted.frechet), (_kernel, wanted.kernel)):
             for group in self.groups if name else ():
                 self._set(kind, str(name), group, features, outside)
@@ -226,17 +232,17 @@ class _Work:
         )  # fmt: skip
         pairs = self.pairs.get(group, [])
         if len(pairs) > 1:
-            ours, theirs = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
-            self.sets[group][name] = interval(ours, theirs, paired=True)
+            own, others = (torch.stack([features[pair[side].key] for pair in pairs]) for side in (0, 1))
+            self.sets[group][name] = interval(own, others, paired=True)
         elif group != self.anchor:
-            self.missing[name] = "A set of pictures has at least two; draw more prompts or seeds."
+            self.missing[name] = "A set of images has at least two; generate more prompts or seeds."
         if outside is not None and min(len(self.groups[group]), len(outside)) > 1:
             whole = torch.stack([features[sample.key] for sample in self.groups[group].values()])
             self.sets[group][f"{name}_reference"] = interval(whole, outside)
 
     # -------------------------------------------------------------------------------- results
     def store(self) -> None:
-        """Put the numbers of each picture into the run's samples, where they are new."""
+        """Put the numbers of each image into the run's samples, where they are new."""
         for sample in self.samples:
             now = {**sample.metrics, **self.values[sample.key]}
             if now != dict(sample.metrics):
@@ -245,9 +251,9 @@ class _Work:
     def results(self) -> Results:
         """The table: the reference first, then by method and ratio."""
         order = sorted(self.groups, key=lambda group: (group != self.anchor, group))
-        drawn = "prompts" if resampled([sample.prompt for sample in self.samples]) else "samples"
+        unit = "prompts" if resampled([sample.prompt for sample in self.samples]) else "samples"
         rows = tuple(self._row(group) for group in order)
-        return Results(self.reference, rows, self.missing, drawn, self.sampling.confidence)
+        return Results(self.reference, rows, self.missing, unit, self.sampling.confidence)
 
     def _row(self, group: Group) -> Row:
         samples = list(self.groups[group].values())

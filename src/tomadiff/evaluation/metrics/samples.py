@@ -12,37 +12,37 @@ from tomadiff.evaluation.metrics.statistics import Interval, paired_difference
 from tomadiff.evaluation.runs.images import read_image
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
-ENOUGH_PROMPTS = 10  # to draw whole prompts again; with fewer, single samples are drawn
+ENOUGH_PROMPTS = 10  # to resample whole prompts; with fewer, single samples are resampled
 
 Group = tuple[str, float]  # method and ratio
-Question = str  # what was drawn, whatever the method: prompt and seed, in the form a sample's key has them
+PairKey = str  # prompt and seed, in the form a sample's key has them
 Pair = tuple[Sample, Sample]  # a sample, and the reference's with its prompt and seed
 
 
-def grouped(run: Run) -> dict[Group, dict[Question, Sample]]:
+def grouped(run: Run) -> dict[Group, dict[PairKey, Sample]]:
     """Finished samples by method and ratio, then by prompt and seed, always in the same order."""
-    found: dict[Group, dict[Question, Sample]] = {}
+    found: dict[Group, dict[PairKey, Sample]] = {}
     for _, sample in sorted(run.samples().items()):
-        question = sample.key.removeprefix(f"{sample.method}-{sample.ratio:g}-")
-        found.setdefault((sample.method, sample.ratio), {})[question] = sample
+        pair_key = sample.key.removeprefix(f"{sample.method}-{sample.ratio:g}-")
+        found.setdefault((sample.method, sample.ratio), {})[pair_key] = sample
     return found
 
 
-def matched(group: Mapping[Question, Sample], anchors: Mapping[Question, Sample]) -> list[Pair]:
+def matched(group: Mapping[PairKey, Sample], anchors: Mapping[PairKey, Sample]) -> list[Pair]:
     """Samples next to the anchor with the same prompt and seed; those without one are left out."""
-    return [(sample, anchors[question]) for question, sample in group.items() if question in anchors]
+    return [(sample, anchors[pair_key]) for pair_key, sample in group.items() if pair_key in anchors]
 
 
 def resampled(prompts: Sequence[str]) -> Sequence[str] | None:
-    """The groups to draw again: prompts, if there are enough of them."""
+    """The groups to resample: prompts, if there are enough of them."""
     return prompts if len(set(prompts)) >= ENOUGH_PROMPTS else None
 
 
-def pictures_in(folder: Path) -> Iterator[Image.Image]:
-    """The pictures of a folder in the order of their names, one at a time."""
+def images_in(folder: Path) -> Iterator[Image.Image]:
+    """The images of a folder in the order of their names, one at a time."""
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
     if not found:
-        raise RunError(f"{folder} holds no picture (.png, .jpg, .jpeg, .webp) to compare with.")
+        raise RunError(f"{folder} holds no image (.png, .jpg, .jpeg, .webp) to compare with.")
     for path in found:
         yield read_image(path, RunError)
 

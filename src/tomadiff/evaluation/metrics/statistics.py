@@ -1,7 +1,7 @@
 """How sure an average is: confidence intervals by resampling, each with a generator of its own.
 
-Pictures of one prompt resemble each other, so where there are enough prompts whole prompts are drawn again, not single
-pictures (``groups``); the interval then says what another set of *prompts* would give.
+Images of one prompt resemble each other, so where there are enough prompts whole prompts are resampled, not single
+images (``groups``); the interval then says what another set of *prompts* would give.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mean_interval(
 
     Args:
         values: one number per sample.
-        groups: what each sample belongs to, such as its prompt; whole groups are drawn again.
+        groups: what each sample belongs to, such as its prompt; whole groups are resampled.
         confidence: share of resamples inside the interval.
         resamples: how many.
         seed: of the generator.
@@ -97,9 +97,9 @@ def paired_ratio(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """The mean of ``values`` over the mean of ``others``, matching samples ``(N,)`` drawn together; 1 is no difference.
+    """The mean of ``values`` over the mean of ``others``, matching samples resampled together; 1 is no difference.
 
-    For errors, where a mean is a matter of few bad pictures: those are bad for both.
+    For errors, where a mean is a matter of few bad images: those are bad for both.
     """
     _require_pairs(values, others)
     above, _ = _per_group(_checked(values, confidence, resamples), groups)
@@ -127,15 +127,15 @@ def set_interval(
         metric: ``(N, D), (M, D) → ()``.
         x: features of one set.
         y: features of the other.
-        paired: rows of both belong together (same prompt and seed), and are drawn together.
+        paired: rows of both belong together (same prompt and seed), and are resampled together.
         confidence: share of resamples inside the interval.
         resamples: how many.
         seed: of the generator.
     """
     _checked(x, confidence, resamples)
     own, value = torch.Generator().manual_seed(seed), metric(x, y).item()
-    drawn = torch.stack([metric(*_resample(x, y, paired, own)) for _ in range(resamples)]).double()
-    low, high = _ends(drawn - drawn.mean() + value, confidence)
+    values = torch.stack([metric(*_resample(x, y, paired, own)) for _ in range(resamples)]).double()
+    low, high = _ends(values - values.mean() + value, confidence)
     return Interval(value, min(low, value), max(high, value), min(len(x), len(y)))
 
 
@@ -161,9 +161,9 @@ def _require_pairs(values: Tensor, others: Tensor) -> None:
         raise ShapeError(f"Paired values match one by one; given were {tuple(values.shape)}, {tuple(others.shape)}.")
 
 
-def _ends(drawn: Tensor, confidence: float) -> tuple[float, float]:
+def _ends(values: Tensor, confidence: float) -> tuple[float, float]:
     tail = (1 - confidence) / 2
-    low, high = drawn.quantile(torch.tensor([tail, 1 - tail], dtype=drawn.dtype)).tolist()
+    low, high = values.quantile(torch.tensor([tail, 1 - tail], dtype=values.dtype)).tolist()
     return low, high
 
 

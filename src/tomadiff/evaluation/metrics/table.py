@@ -49,15 +49,15 @@ class Metric:
 
 
 METRICS = {
-    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged picture"),
-    "psnr": Metric("PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two pictures are equal"),
-    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged picture"),
-    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged picture"),
-    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged picture"),
-    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged picture"),
-    "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of picture and prompt under CLIP"),
-    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged picture"),
-    "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of picture and prompt under emoji-judge"),
+    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged image"),
+    "psnr": Metric("PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two images are equal"),
+    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged image"),
+    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged image"),
+    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged image"),
+    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged image"),
+    "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of image and prompt under CLIP"),
+    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged image"),
+    "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of image and prompt under emoji-judge"),
     "fid": Metric("FID", "lower", 2, "Fréchet distance of Inception features to the unmerged set"),
     "kid": Metric("KID", "lower", 5, "kernel distance of Inception features to the unmerged set"),
     "judge_fid": Metric("judge-FD", "lower", 4, "Fréchet distance of emoji-judge features to the unmerged set"),
@@ -71,7 +71,7 @@ def metric(name: str) -> Metric:
     known = METRICS.get(bare, Metric(bare, "lower", 4, bare))
     if bare == name:
         return known
-    about = known.about.replace("the unmerged set", "the reference pictures")
+    about = known.about.replace("the unmerged set", "the reference images")
     return Metric(f"{known.title} (reference)", known.better, known.digits, about)
 
 
@@ -82,9 +82,9 @@ class Row:
     Attributes:
         method: name in the catalogue, or "baseline".
         ratio: share of tokens removed.
-        count: of pictures.
-        seconds: per picture, the median.
-        flops: of the denoiser per picture, the mean; 0 where they were not counted.
+        count: of images.
+        seconds: per image, the median.
+        flops: of the denoiser per image, the mean; 0 where they were not counted.
         metrics: by name; see :data:`METRICS`.
     """
 
@@ -104,7 +104,7 @@ class Results:
         reference: the method that the others are compared with.
         rows: the reference first, then by method and ratio.
         missing: metrics that could not be had, and why.
-        resampled: what the intervals draw again: "prompts" or "samples".
+        resampled: what the intervals resample: "prompts" or "samples".
         confidence: of the intervals.
     """
 
@@ -168,7 +168,7 @@ class Results:
         names = self.columns
         arrows = {"higher": "↑", "lower": "↓"}
         titles = [f"{metric(name).title} {arrows[metric(name).better]}" for name in names]
-        lines = [_line(["method", "ratio", "pictures", "s", *titles]), _line(["---"] * (4 + len(names)))]
+        lines = [_line(["method", "ratio", "images", "s", *titles]), _line(["---"] * (4 + len(names)))]
         lines += [_line([row.method, f"{row.ratio:g}", str(row.count), f"{row.seconds:.2f}", *_cells(row, names)])
                   for row in self.rows]  # fmt: skip
         notes = [f"- {name}: not measured. {reason}" for name, reason in self.missing.items()]

@@ -73,12 +73,12 @@ class Claim:
     Attributes:
         text: the sentence.
         checks: all of them must hold.
-        ours: whether it is our own claim, which the paper does not make.
+        about_default: whether it is about this library's default, which the paper does not know.
     """
 
     text: str
     checks: tuple[Check, ...]
-    ours: bool = False
+    about_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def judge(claim: Claim, evidence: Evidence) -> Judged:
     return Judged(claim, next(verdict for verdict in order if verdict in seen), findings)
 
 
-# ---------------------------------------------------------------------------------------------- pictures
+# ---------------------------------------------------------------------------------------------- images
 @dataclass(frozen=True)
 class Better(Check):
     """``one`` scores better than ``other``."""
@@ -114,7 +114,7 @@ class Better(Check):
             return _missing(self.kind)
         apart = evidence.difference(name, self.one, self.other)
         if apart is None:
-            return _undrawn(self.one, self.other)
+            return _unmeasured(self.one, self.other)
         known = metric(name)
         gain = apart if known.better == "higher" else Interval(-apart.value, -apart.high, -apart.low, apart.count)
         return Finding(_side_of(gain, 0.0), _comparison(self.one, self.other, known, apart))
@@ -136,7 +136,7 @@ class Alike(Check):
             return _missing(self.kind)
         apart, score = evidence.difference(name, self.one, self.other), evidence.value(name, self.other)
         if apart is None or score is None:
-            return _undrawn(self.one, self.other)
+            return _unmeasured(self.one, self.other)
         words = f"{_comparison(self.one, self.other, metric(name), apart)}, which is {_part(apart, score)}"
         return Finding(_inside(apart, self.within * abs(score.value)), words)
 
@@ -188,7 +188,7 @@ class NearlyAsFast(Check):
 def _paced(one: Variant, other: Variant, least: float, evidence: Evidence) -> Finding:
     pace = evidence.speed_up(one, other)
     if pace is None:
-        return _undrawn(one, other)
+        return _unmeasured(one, other)
     words = f"{_name(one)} is {pace.value:.2f}× [{pace.low:.2f}, {pace.high:.2f}] as fast as {_name(other)}"
     return Finding(_side_of(pace, least), words)
 
@@ -203,12 +203,12 @@ def _side_of(interval: Interval, limit: float) -> Verdict:
     return Verdict.FAILS if interval.high < limit else Verdict.OPEN
 
 
-def _inside(interval: Interval, room: float) -> Verdict:
+def _inside(interval: Interval, limit: float) -> Verdict:
     if interval.count < ENOUGH:
         return Verdict.OPEN
-    if -room <= interval.low and interval.high <= room:
+    if -limit <= interval.low and interval.high <= limit:
         return Verdict.HOLDS
-    return Verdict.FAILS if interval.low > room or interval.high < -room else Verdict.OPEN
+    return Verdict.FAILS if interval.low > limit or interval.high < -limit else Verdict.OPEN
 
 
 def _comparison(one: Variant, other: Variant, known: Metric, apart: Interval) -> str:
@@ -229,7 +229,7 @@ def _missing(kind: str) -> Finding:
     return Finding(Verdict.UNTESTED, f"no network for {kind.upper()} was at hand")
 
 
-def _undrawn(*variants: Variant) -> Finding:
+def _unmeasured(*variants: Variant) -> Finding:
     return Finding(Verdict.UNTESTED, f"{' or '.join(map(_name, variants))} was not measured")
 
 

@@ -1,4 +1,4 @@
-"""What claims are checked on: the pictures of a run, or times alone."""
+"""What claims are checked on: the images of a run, or times alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = {"mse": ("mse",), "dino": ("dino", "judge"), "clip": ("clip_t", "judge_t
 on photographs."""
 
 
-class Drawn:
+class MeasuredRun:
     """A measured run."""
 
     def __init__(self, run: Run, results: Results) -> None:
@@ -36,7 +36,7 @@ class Drawn:
         """See :class:`tomadiff.evaluation.paper.claims.Evidence`."""
         try:
             return difference(self.run, name, _group(one), _group(other))
-        except RunError:  # one of them was not drawn, or not measured
+        except RunError:  # one of them was not generated, or not measured
             return None
 
     def speed_up(self, one: Variant, other: Variant) -> Interval | None:
@@ -50,7 +50,7 @@ class Drawn:
 
 
 class Timed:
-    """Seconds of interleaved rounds, by variant; no pictures."""
+    """Seconds of interleaved rounds, by variant; no images."""
 
     def __init__(self, seconds: Mapping[Variant, Sequence[float]]) -> None:
         self.seconds = seconds

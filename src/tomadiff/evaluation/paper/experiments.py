@@ -24,7 +24,7 @@ DRIFT = 0.07  # the paper's bound on the DINO distance
 
 @dataclass(frozen=True)
 class Grid:
-    """A figure of pictures side by side: one prompt per row, one column per variant."""
+    """A figure of images side by side: one prompt per row, one column per variant."""
 
     number: int
     title: str
@@ -36,19 +36,19 @@ class Experiment:
     """One question of the paper.
 
     Attributes:
-        table: where the paper answers it.
+        table: of the paper.
         title: the question in a few words.
-        drawn: what to compare; the unmerged model comes first.
+        variants: what to compare; the unmerged model comes first.
         claims: what the paper says about it.
         scaling: what is different here from the paper, beyond the model.
         kind: of model that it is about: a UNet, or a diffusion transformer.
-        figures: grids of pictures that the paper shows with it.
-        curves: whether the paper draws quality over time (its figure 5).
+        figures: grids of images that the paper shows with it.
+        curves: whether the paper plots quality over time (its figure 5).
     """
 
     table: int
     title: str
-    drawn: tuple[Variant, ...]
+    variants: tuple[Variant, ...]
     claims: tuple[Claim, ...]
     scaling: str
     kind: Literal["unet", "transformer"] = "unet"
@@ -116,11 +116,11 @@ TIME = Experiment(
 
 QUALITY = Experiment(
     8,
-    "what the variants do to pictures",
+    "what the variants do to images",
     _every(*_VARIANTS, "tomesd-all", "toma"),
     (
         Claim(
-            "of the variants, tile gives the pictures nearest to the original",
+            "of the variants, tile gives the images nearest to the original",
             _better("paper-tile", ["paper-whole", "paper-stripe"], RATIOS),
         ),
         Claim("tile takes more time than stripe, for it reorders tokens", _faster(["paper-stripe"], ["paper-tile"])),
@@ -129,18 +129,22 @@ QUALITY = Experiment(
             tuple(Below(Variant(name, 0.5), "dino", DRIFT) for name in _MAIN),
         ),
         Claim(
-            "with half of the tokens, pictures fit their prompts as well as the original's (here: CLIP within 2 %)",
+            "with half of the tokens, images fit their prompts as well as the original's (here: CLIP within 2 %)",
             tuple(check for name in _MAIN for check in _alike(name, BASELINE, ["clip"], 0.02)),
         ),
-        Claim("our default is nearer to the original than the paper's variants", _better("toma", _MAIN), ours=True),
+        Claim(
+            "the default is nearer to the original than the paper's variants",
+            _better("toma", _MAIN),
+            about_default=True,
+        ),
     ),
-    f"{_ALL_OPS} The paper draws GEMRec and ImageNet-1k prompts, and times three GPUs.",
+    f"{_ALL_OPS} The paper generates GEMRec and ImageNet-1k prompts, and times three GPUs.",
     curves=True,
 )
 
-PEERS = Experiment(
+BASELINES = Experiment(
     9,
-    "ToMA and its peers",
+    "ToMA and the baselines",
     _every("paper-whole", "tomesd-all", "tofu-all", "todo", "toma"),
     (
         Claim(
@@ -148,14 +152,18 @@ PEERS = Experiment(
             _faster(["paper-whole"], ["tomesd-all", "tofu-all"]) + _faster(["paper-whole"], ["todo"], MOST),
         ),
         Claim(
-            "its pictures are nearer to the original than those of ToFu and ToDo",
+            "its images are nearer to the original than those of ToFu and ToDo",
             _better("paper-whole", ["tofu-all"], RATIOS) + _better("paper-whole", ["todo"], MOST),
         ),
-        Claim("our default is faster than ToMeSD and ToFu", _faster(["toma"], ["tomesd-all", "tofu-all"]), ours=True),
         Claim(
-            "our default's pictures are nearer to the original than those of ToMeSD and ToFu",
+            "the default is faster than ToMeSD and ToFu",
+            _faster(["toma"], ["tomesd-all", "tofu-all"]),
+            about_default=True,
+        ),
+        Claim(
+            "the default's images are nearer to the original than those of ToMeSD and ToFu",
             _better("toma", ["tomesd-all", "tofu-all"], RATIOS),
-            ours=True,
+            about_default=True,
         ),
     ),
     f"{_ALL_OPS} ToDo has a ratio of its own, 0.75, at the finest level.",
@@ -213,7 +221,7 @@ UNMERGE = Experiment(
     _every("paper-whole", "paper-pinv", ratios=HALF),
     (
         Claim(
-            "pictures are about as good with the transpose (here: within 10 %)",
+            "images are about as good with the transpose (here: within 10 %)",
             _alike("paper-whole", "paper-pinv", ["mse", "dino", "clip"]),
         ),
         Claim("the transpose takes less time", _faster(["paper-whole"], ["paper-pinv"], HALF)),
@@ -235,7 +243,7 @@ SCHEDULES = Experiment(
         ),
         Claim("the same take less time than every step", _faster(["paper-tile"], ["paper-every-1"], HALF)),
     ),
-    "Tokens merge in tiles of 4×4. Intervals are the paper's, in steps, though it draws with 50 of them.",
+    "Tokens merge in tiles of 4×4. Intervals are the paper's, in steps, though it generates with 50 of them.",
 )
 
 # ---------------------------------------------------------------------------------------------- transformers
@@ -250,7 +258,7 @@ TRANSFORMERS = Experiment(
             tuple(Below(variant, "dino", DRIFT) for variant in _RISING[1:]),
         ),
         Claim(
-            "pictures fit their prompts as well as the original's (here: CLIP within 2 %)",
+            "images fit their prompts as well as the original's (here: CLIP within 2 %)",
             tuple(Alike(variant, Variant(), "clip", 0.02) for variant in _RISING[1:]),
         ),
         Claim(
@@ -258,7 +266,7 @@ TRANSFORMERS = Experiment(
             tuple(Faster(more, less) for less, more in pairwise(_RISING)),
         ),
         Claim(
-            "the more merges, the further pictures are from the original",
+            "the more merges, the further images are from the original",
             tuple(Better(less, more, "mse") for less, more in pairwise(_RISING[1:])),
         ),
     ),
@@ -267,7 +275,7 @@ TRANSFORMERS = Experiment(
     figures=(Grid(10, "the original and ToMA", _RISING),),
 )
 
-EXPERIMENTS = (TIME, SELECTION, TILES, UNMERGE, SCHEDULES, QUALITY, PEERS, TRANSFORMERS)
+EXPERIMENTS = (TIME, SELECTION, TILES, UNMERGE, SCHEDULES, QUALITY, BASELINES, TRANSFORMERS)
 """By the number of their table; 4 and 5 need no model, and are in ``merge_speed.py``."""
 
 MERGE_SPEED = {4: 4096, 5: 1024}
@@ -287,6 +295,6 @@ def tables_named(text: str | None) -> tuple[int, ...]:
 
 
 def experiments_of(tables: Iterable[int], kind: str | None = None) -> list[Experiment]:
-    """Those that answer a table, about any kind of model unless told."""
+    """Those of a table, about any kind of model by default."""
     wanted = set(tables)
     return [one for one in EXPERIMENTS if one.table in wanted and kind in (None, one.kind)]

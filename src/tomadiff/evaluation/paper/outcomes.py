@@ -1,7 +1,7 @@
 """``tomadiff paper``: the paper's experiments on the model at hand, and what becomes of its claims.
 
-Pictures go into an ordinary run (``record.py``), so they survive a kill, may be added to, and have a report of their
-own. Times that need no picture are kept in a file next to it and are taken again only if something else is asked.
+Images go into an ordinary run (``record.py``), so they survive a kill, may be added to, and have a report of their
+own. Times that need no image are kept in a file next to it and are taken again only if something else is asked.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from PIL import Image
 
 from tomadiff.evaluation.metrics.samples import grouped
 from tomadiff.evaluation.paper.claims import Claim, Evidence, Finding, Judged, Verdict, judge
-from tomadiff.evaluation.paper.evidence import KINDS, Drawn, Timed
+from tomadiff.evaluation.paper.evidence import KINDS, MeasuredRun, Timed
 from tomadiff.evaluation.paper.experiments import MERGE_SPEED, Experiment, Grid
-from tomadiff.evaluation.report.overlay import picture_grid
-from tomadiff.evaluation.report.report import HEADINGS, Told, cells, columns, heading, title_of
+from tomadiff.evaluation.report.overlay import image_grid
+from tomadiff.evaluation.report.report import HEADINGS, LoadedRun, cells, columns, heading, title_of
 from tomadiff.evaluation.runs.generate import BASELINE, Variant
 from tomadiff.evaluation.timing.merge_speed import Comparison, Timing, compare
 
-SHOWN = 4  # prompts in a grid of pictures
+SHOWN = 4  # prompts in a grid of images
 COLUMNS = ("mse", "dino", "judge", "clip_t", "judge_t", "fid", "judge_fid")  # what the paper's tables show, or near it
 Rows = list[dict[str, Any]]
 Cell = tuple[str, str]  # a value, and its interval apart from it
@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         table: its number in the paper.
-        title: its question.
+        title: its pair_key.
         model: what it was made with.
         headings: of the columns.
         rows: of cells; the first names the row.
@@ -54,7 +54,7 @@ class Outcome:
         claims = [
             {
                 "claim": one.claim.text,
-                "ours": one.claim.ours,
+                "about_default": one.claim.about_default,
                 "verdict": one.verdict.value,
                 "findings": [{"verdict": each.verdict.value, "words": each.words} for each in one.findings],
             }
@@ -63,28 +63,28 @@ class Outcome:
         return {**asdict(replace(self, judged=())), "judged": claims}
 
 
-# ---------------------------------------------------------------------------------------------- pictures
-def drawn_outcome(experiment: Experiment, told: Told, notes: Sequence[str] = ()) -> Outcome:
+# ---------------------------------------------------------------------------------------------- images
+def measured_outcome(experiment: Experiment, loaded: LoadedRun, notes: Sequence[str] = ()) -> Outcome:
     """A table out of a measured run."""
-    own = only(told, experiment.drawn)
+    own = only(loaded, experiment.variants)
     names = [name for name in columns([own]) if name in COLUMNS]
     rows = [
         (*_plain(title_of(row.method), f"{row.ratio:.0%}", str(row.count)), *cells(own, row, names))
         for row in own.results.rows
     ]
     headings = (*HEADINGS, *map(heading, names))
-    return _outcome(experiment, told.name, headings, rows, Drawn(told.run, told.results), notes)
+    return _outcome(experiment, loaded.name, headings, rows, MeasuredRun(loaded.run, loaded.results), notes)
 
 
 def _plain(*values: str) -> tuple[Cell, ...]:
     return tuple((value, "") for value in values)
 
 
-def only(told: Told, wanted: Sequence[Variant]) -> Told:
-    """A run as if nothing else had been drawn; rows in the order of ``wanted``."""
-    rows = {Variant(row.method, row.ratio): row for row in told.results.rows}
+def only(loaded: LoadedRun, wanted: Sequence[Variant]) -> LoadedRun:
+    """A run as if nothing else had been generated; rows in the order of ``wanted``."""
+    rows = {Variant(row.method, row.ratio): row for row in loaded.results.rows}
     kept = tuple(rows[variant] for variant in wanted if variant in rows)
-    return replace(told, results=replace(told.results, rows=kept))
+    return replace(loaded, results=replace(loaded.results, rows=kept))
 
 
 def _outcome(
@@ -96,8 +96,8 @@ def _outcome(
     notes: Sequence[str],
 ) -> Outcome:
     judged = tuple(judge(claim, evidence) for claim in experiment.claims)
-    told = (experiment.scaling, *notes)
-    return Outcome(experiment.table, experiment.title, model, tuple(headings), tuple(rows), judged, told)
+    all_notes = (experiment.scaling, *notes)
+    return Outcome(experiment.table, experiment.title, model, tuple(headings), tuple(rows), judged, all_notes)
 
 
 def untested(experiment: Experiment, model: str, reason: str) -> Outcome:
@@ -105,29 +105,29 @@ def untested(experiment: Experiment, model: str, reason: str) -> Outcome:
     return _outcome(experiment, model, ("method",), [], Timed({}), [f"Not made: {reason}"])
 
 
-def paper_metrics(told: Told) -> list[str]:
+def paper_metrics(loaded: LoadedRun) -> list[str]:
     """Those of a run's metrics that stand for what the paper plots over time."""
-    found = (Drawn(told.run, told.results).metric(kind) for kind in KINDS)
+    found = (MeasuredRun(loaded.run, loaded.results).metric(kind) for kind in KINDS)
     return [name for name in found if name is not None]
 
 
-def grid_of(grid: Grid, told: Told) -> Image.Image | None:
-    """One of the paper's figures of pictures, or ``None`` if no prompt has all of its columns."""
-    groups = grouped(told.run)
+def grid_of(grid: Grid, loaded: LoadedRun) -> Image.Image | None:
+    """One of the paper's figures of images, or ``None`` if no prompt has all of its columns."""
+    groups = grouped(loaded.run)
     own = [groups.get((variant.method, variant.ratio), {}) for variant in grid.columns]
-    shared = [question for question in own[0] if all(question in group for group in own)][:SHOWN]
+    shared = [pair_key for pair_key in own[0] if all(pair_key in group for group in own)][:SHOWN]
     if not shared:
         return None
     rows = []
-    for question in shared:
-        samples = [group[question] for group in own]
+    for pair_key in shared:
+        samples = [group[pair_key] for group in own]
         notes = [f"{sample.seconds:.2f} s" for sample in samples]
-        rows.append((samples[0].prompt, [told.run.image(sample.key) for sample in samples], notes))
-    return picture_grid(rows, [_head(variant) for variant in grid.columns])
+        rows.append((samples[0].prompt, [loaded.run.image(sample.key) for sample in samples], notes))
+    return image_grid(rows, [_head(variant) for variant in grid.columns])
 
 
 def _head(variant: Variant) -> str:
-    """Short enough for a column of a picture."""
+    """Short enough for a column of an image."""
     title = title_of(variant.method).removesuffix(" (paper)").partition(",")[0].partition(" (")[0]
     return "original" if variant.method == BASELINE else f"{title} {variant.ratio:.0%}"
 
@@ -136,7 +136,7 @@ def _head(variant: Variant) -> str:
 def timed_outcome(experiment: Experiment, model: str, rows: Rows, notes: Sequence[str] = ()) -> Outcome:
     """A table out of the rows of :class:`tomadiff.evaluation.timing.latency.Measurement`; quality stays open."""
     own = {Variant(row["method"], row["ratio"]): row for row in rows}
-    kept = [own[variant] for variant in experiment.drawn if variant in own]
+    kept = [own[variant] for variant in experiment.variants if variant in own]
     shown = [
         _plain(
             row["title"],
@@ -166,8 +166,8 @@ def merging_outcome(table: int, timings: Sequence[Timing], notes: Sequence[str] 
         _merges_faster(op, [pair for pair in compare(own) if pair.own.op == op]) for op in ("merge", "unmerge")
     )
     title = f"merging and unmerging {MERGE_SPEED[table]} tokens"
-    told = ("Milliseconds of the fastest of interleaved rounds, with plans made beforehand.", *notes)
-    return Outcome(table, title, f"{own[0].channels} channels", ("", *titles), tuple(rows), judged, told)
+    all_notes = ("Milliseconds of the fastest of interleaved rounds, with plans made beforehand.", *notes)
+    return Outcome(table, title, f"{own[0].channels} channels", ("", *titles), tuple(rows), judged, all_notes)
 
 
 def _merges_faster(op: str, pairs: Sequence[Comparison]) -> Judged:

@@ -1,4 +1,4 @@
-"""The outcome of ``tomadiff paper`` as one page: pictures and curves first, then every table next to its claims."""
+"""The outcome of ``tomadiff paper`` as one page: images and curves first, then every table next to its claims."""
 
 from __future__ import annotations
 

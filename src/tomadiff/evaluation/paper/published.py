@@ -1,8 +1,8 @@
-"""Figures that the ToMA paper publishes, to stand next to ours; small, and with where each is found.
+"""Figures that the ToMA paper publishes, to stand next to the measured ones; small, and with where each is found.
 
 They are of other models on other machines (SDXL-base and Flux.1-dev at 1024², 50 and 35 steps, RTX 6000 Ada unless said
 otherwise), so nothing here is compared number by number: what is checked are claims (``experiments.py``). Where a table
-is missing, our source shows it as a picture, and only what the text says about it is used.
+is missing, our source shows it as an image, and only what the text says about it is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PUBLISHED: dict[int, tuple[Published, ...]] = {
     ),
     5: (Published("merge and unmerge of 1024 tokens, ToMA faster by", "about 80 %", "section 5.3, table 5"),),
     7: (Published("chosen schedule", "destinations every 10 steps, weights every 5, of 50", "appendix C.2"),),
-    8: (Published("DINO distance to the unmerged picture", "below 0.07", "abstract of the published version"),),
+    8: (Published("DINO distance to the unmerged image", "below 0.07", "abstract of the published version"),),
     10: (
         Published("Flux.1-dev unmerged: FID, CLIP, seconds", "31.56, 29.026, 21.03", "table 10"),
         Published("0.25: FID, CLIP, DINO, MSE, seconds", "30.80, 29.068, 0.043, 1340, 20.14", "table 10"),

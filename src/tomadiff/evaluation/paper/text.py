@@ -20,7 +20,7 @@ EXPLAINED = (
 
 
 def markdown(outcomes: Sequence[Outcome], machine: Mapping[str, Any]) -> str:
-    """Everything that is not a picture."""
+    """Everything that is not an image."""
     parts = [f"# {TITLE}", summary(outcomes), EXPLAINED, f"Published figures are from: {SOURCE}."]
     for outcome in outcomes:
         parts += _chapter(outcome)
@@ -29,8 +29,8 @@ def markdown(outcomes: Sequence[Outcome], machine: Mapping[str, Any]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many of the paper's claims there are of each verdict; ours are not counted."""
-    judged = [one for outcome in outcomes for one in outcome.judged if not one.claim.ours]
+    """How many of the paper's claims there are of each verdict; those about the default are not counted."""
+    judged = [one for outcome in outcomes for one in outcome.judged if not one.claim.about_default]
     told = [f"{verdict.value} {number}" for verdict, number in counts(judged).items() if number]
     return f"The paper's claims looked at, {len(judged)} in all: {', '.join(told) or 'none'}."
 
@@ -42,7 +42,7 @@ def heading_of(outcome: Outcome) -> str:
 
 def claim_of(judged: Judged) -> str:
     """A claim in one line, with who makes it."""
-    return f"{'Ours: ' if judged.claim.ours else ''}{judged.claim.text}"
+    return f"{'The default: ' if judged.claim.about_default else ''}{judged.claim.text}"
 
 
 def _chapter(outcome: Outcome) -> list[str]:

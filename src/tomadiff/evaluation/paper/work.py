@@ -1,4 +1,4 @@
-"""Doing the paper's experiments: draw, time, and put together what came out. See ``paper.py`` for the tables."""
+"""Doing the paper's experiments: generate, time, and put together what came out. See ``outcomes.py`` for the tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tomadiff.evaluation.paper.experiments import MERGE_SPEED, TABLES, Experimen
 from tomadiff.evaluation.paper.outcomes import (
     Outcome,
     Rows,
-    drawn_outcome,
     grid_of,
+    measured_outcome,
     merging_outcome,
     only,
     paper_metrics,
@@ -23,14 +23,14 @@ from tomadiff.evaluation.paper.outcomes import (
     untested,
 )
 from tomadiff.evaluation.report.markup import Markup
-from tomadiff.evaluation.report.report import Figure, Told, tell
+from tomadiff.evaluation.report.report import Figure, LoadedRun, load_runs
 from tomadiff.evaluation.report.trade_off import trade_off
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.environment import stamp
+from tomadiff.evaluation.runs.environment import environment
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Variant, bar, call_of, drawable, questions
+from tomadiff.evaluation.runs.generate import Variant, bar, call_of, supported_variants, tasks
 from tomadiff.evaluation.runs.journal import Journal, kept
-from tomadiff.evaluation.runs.processes import Crew
+from tomadiff.evaluation.runs.processes import ProcessGroup
 from tomadiff.evaluation.runs.prompts import load_prompts
 from tomadiff.evaluation.runs.record import Run
 from tomadiff.evaluation.timing import merge_speed
@@ -44,7 +44,7 @@ KINDS = {"emoji-sdxl": "unet", "emoji-flux": "transformer"}
 UNETS = ("sdxl", "sd15")  # of the architectures
 ARCH_ROUNDS = 10
 ARCH_NOTES = (
-    "Weights are random: times and counts are those of the real model, pictures would be noise.",
+    "Weights are random: times and counts are those of the real model, images would be noise.",
     "Timed is the mean step of a window of ten.",
 )
 
@@ -56,11 +56,11 @@ class Scale:
     Attributes:
         source: of prompts, see :func:`tomadiff.evaluation.runs.prompts.load_prompts`.
         prompts: how many of them.
-        seeds: pictures of each prompt and variant.
+        seeds: images of each prompt and variant.
         steps: of denoising.
         size: width and height in pixels.
-        batch: pictures that are drawn together.
-        rounds: how often things are timed that need no picture.
+        batch: images that are generated together.
+        rounds: how often things are timed that need no image.
         depth: blocks per stack of an architecture.
     """
 
@@ -82,12 +82,12 @@ class Work:
         folder: where everything goes.
         scale: how much to do.
         how: device, dtype, and whether pickled weights may be opened.
-        networks: that look at pictures; ``None`` means all that can be had.
-        crew: the processes that share the drawing.
+        networks: that look at images; ``None`` means all that can be had.
+        group: the processes that share the work.
         shown: whether there are bars to look at.
         outcomes: the tables so far.
         runs: the runs so far.
-        figures: the pictures so far, by the name of their file.
+        figures: the images so far, by the name of their file.
         curves: charts by their title.
         failures: rows and tables that failed, while the others went on.
     """
@@ -96,23 +96,23 @@ class Work:
     scale: Scale
     how: tuple[str | None, str | None, bool]
     networks: dict[str, Any] | None
-    crew: Crew
+    group: ProcessGroup
     shown: bool = True
     outcomes: list[Outcome] = field(default_factory=list)
-    runs: list[Told] = field(default_factory=list)
+    runs: list[LoadedRun] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
     curves: dict[str, Markup | None] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
 
-    # ------------------------------------------------------------------------------------------ pictures
-    def draw_embedded(self, tables: Sequence[int]) -> None:
-        """Every table with the embedded pipeline of its kind; one without weights, or that fails, is told."""
+    # ------------------------------------------------------------------------------------------ images
+    def generate_embedded(self, tables: Sequence[int]) -> None:
+        """Every table with the embedded pipeline of its kind; one without weights, or that fails, is reported."""
         for name, kind in KINDS.items():
             experiments = experiments_of(tables, kind)
             if not experiments:
                 continue
             try:
-                self.draw(name, experiments)
+                self.generate(name, experiments)
                 continue
             except MissingWeightsError as problem:
                 reason = str(problem)
@@ -120,52 +120,54 @@ class Work:
                 reason = self.failures.note(name, problem)
             self.outcomes += [untested(one, name, reason) for one in experiments]
 
-    def draw(self, model: str, experiments: Sequence[Experiment] | None = None) -> None:
-        """Draw and measure what experiments ask for; all that fit the model, unless told."""
+    def generate(self, model: str, experiments: Sequence[Experiment] | None = None) -> None:
+        """Generate and measure what experiments ask for; all that fit the model by default."""
         device, dtype, allow_pickle = self.how
-        pipe = models.load(model, device or self.crew.device, dtype, allow_pickle)
+        pipe = models.load(model, device or self.group.device, dtype, allow_pickle)
         experiments = experiments_of(TABLES, kind_of(pipe)) if experiments is None else experiments
-        wanted, refused = drawable(pipe, variants_of(experiments))
-        run, failures = self._drawn(model, pipe, wanted)
+        wanted, refused = supported_variants(pipe, variants_of(experiments))
+        run, failures = self._generated(model, pipe, wanted)
         self.failures.lines += failures.lines
-        if self.crew.leads:
+        if self.group.leads:
             measure(run, networks=self.networks)
-            self._told(tell([run.folder])[0], experiments, [*(f"Left out {line}" for line in refused), *failures.lines])
+            self._add(
+                load_runs([run.folder])[0], experiments, [*(f"Left out {line}" for line in refused), *failures.lines]
+            )
 
-    def _drawn(self, model: str, pipe: Any, wanted: Sequence[Variant]) -> tuple[Run, Failures]:
+    def _generated(self, model: str, pipe: Any, wanted: Sequence[Variant]) -> tuple[Run, Failures]:
         scale, about = self.scale, models.describe(model, pipe)
         call = call_of(model, pipe, steps=scale.steps, size=scale.size)
-        batches = questions(load_prompts(scale.source, scale.prompts), range(scale.seeds), wanted, scale.batch)
-        # Only what a picture's name does not say: other prompts, seeds and tables may join the folder.
+        batches = tasks(load_prompts(scale.source, scale.prompts), range(scale.seeds), wanted, scale.batch)
+        # Only what an image's name does not say: other prompts, seeds and tables may join the folder.
         config = {**about, "call": call, "batch": scale.batch}
-        stamped = stamp(about["device"], about["dtype"], self.crew.size)
-        run = self.crew.begin(self.folder / folder_of(model), config, stamped)
-        return run, self.crew.answer(pipe, run, batches, call, about, self.shown)
+        machine = environment(about["device"], about["dtype"], self.group.size)
+        run = self.group.begin(self.folder / folder_of(model), config, machine)
+        return run, self.group.run_tasks(pipe, run, batches, call, about, self.shown)
 
-    def _told(self, told: Told, experiments: Sequence[Experiment], notes: Sequence[str]) -> None:
+    def _add(self, loaded: LoadedRun, experiments: Sequence[Experiment], notes: Sequence[str]) -> None:
         """Tables, figures and curves out of a measured run."""
-        self.runs.append(told)
+        self.runs.append(loaded)
         for place, experiment in enumerate(experiments):
-            once = () if place else (*notes, *told.notes)  # they are about all tables of the run
-            self.outcomes.append(drawn_outcome(experiment, told, once))
+            once = () if place else (*notes, *loaded.notes)  # they are about all tables of the run
+            self.outcomes.append(measured_outcome(experiment, loaded, once))
             for grid in experiment.figures:
-                image = grid_of(grid, told)
+                image = grid_of(grid, loaded)
                 if image is not None:
-                    title = f"Figure {grid.number}: {grid.title} ({told.name})"
+                    title = f"Figure {grid.number}: {grid.title} ({loaded.name})"
                     self.figures[f"figure-{grid.number}.png"] = Figure(title, image, "One prompt in each row.")
             if experiment.curves:
-                charts = trade_off([only(told, experiment.drawn)], paper_metrics(told), ("seconds",))
-                self.curves[f"Figure 5: quality over time, {experiment.title} ({told.name})"] = charts
+                charts = trade_off([only(loaded, experiment.variants)], paper_metrics(loaded), ("seconds",))
+                self.curves[f"Figure 5: quality over time, {experiment.title} ({loaded.name})"] = charts
 
     # ------------------------------------------------------------------------------------------ times alone
     def time(self, arch: str, experiments: Sequence[Experiment] | None = None) -> None:
-        """Time what experiments ask for on an architecture with random weights; all that fit it, unless told."""
+        """Time what experiments ask for on an architecture with random weights; all that fit it by default."""
         kind = "unet" if arch in UNETS else "transformer"
         experiments = experiments_of(TABLES, kind) if experiments is None else experiments
         side = None if self.scale.size is None else self.scale.size[0]
         steps = architecture_steps(arch, [side], self.scale.depth, self.scale.batch, *self.how[:2])
         ((size, workload),) = steps
-        wanted, refused = drawable(workload.target, variants_of(experiments))
+        wanted, refused = supported_variants(workload.target, variants_of(experiments))
         rows = self._timed(self.folder / f"arch-{arch}-{size}.json", workload, wanted)
         notes = [*ARCH_NOTES, *(f"Left out {line}" for line in refused)]
         self.outcomes += [timed_outcome(one, workload.title, rows, notes) for one in experiments]
@@ -203,13 +205,13 @@ class Work:
 
     def _place(self) -> dict[str, Any]:
         """Where things are timed; the rest of the machine is the journal's to tell."""
-        own = stamp(models.device_of(self.how[0]).type, self.how[1] or "default")
+        own = environment(models.device_of(self.how[0]).type, self.how[1] or "default")
         return {"on": own["device"], "with": own["dtype"]}
 
 
 def variants_of(experiments: Sequence[Experiment]) -> list[Variant]:
     """Everything that they compare, once."""
-    return list(dict.fromkeys(each for one in experiments for each in one.drawn))
+    return list(dict.fromkeys(each for one in experiments for each in one.variants))
 
 
 def kind_of(pipe: Any) -> str:

@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values, its ticks, and its place on the picture."""
+    """A range of values, its ticks, and its place on the chart."""
 
     title: str
     low: float
@@ -42,7 +42,7 @@ class Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Where a value is placed."""
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
     @property
@@ -75,8 +75,8 @@ def chart(
 
 def _axis(title: str, values: Sequence[float], start: float, end: float) -> Axis:
     low, high = min(values), max(values)
-    room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-    return Axis(title, low - room, high + room, start, end)
+    margin = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+    return Axis(title, low - margin, high + margin, start, end)
 
 
 def _round_step(rough: float) -> float:

@@ -1,4 +1,4 @@
-"""Pictures of merging, drawn with Pillow alone so that they need no extra."""
+"""Figures of merging, made with Pillow alone so that they need no extra."""
 
 import math
 import time
@@ -26,7 +26,7 @@ LEGEND = "Above: the tokens that stay.  Below: merged and unmerged again, with a
 
 @dataclass(frozen=True)
 class MergeSample:
-    """One plan for one picture, and what it does to the picture's colours."""
+    """One plan for one image, and what it does to the image's colours."""
 
     plan: Plan
     grid: Grid
@@ -41,9 +41,9 @@ class MergeSample:
         return self.plan.kept
 
 
-def merge_sample(picture: Pixels, method: Method, side: int = 64, repeats: int = 3) -> MergeSample:
-    """Plan with the tokens of ``picture`` and put its colours ``(1, side * side, 3)`` through merge and unmerge."""
-    tokens, colours, grid = to_tokens(picture, side), to_colours(picture, side), Grid(side, side)
+def merge_sample(image: Pixels, method: Method, side: int = 64, repeats: int = 3) -> MergeSample:
+    """Plan with the tokens of ``image`` and put its colours ``(1, side * side, 3)`` through merge and unmerge."""
+    tokens, colours, grid = to_tokens(image, side), to_colours(image, side), Grid(side, side)
     method.plan(tokens, grid)  # the first call pays for start-up, which is not what the clock should show
     timed = [_timed_plan(method, tokens, grid) for _ in range(repeats)]
     plan, milliseconds = timed[0][0], min(took for _, took in timed)
@@ -57,14 +57,14 @@ def psnr(reference: Tensor, other: Tensor) -> float:
     return math.inf if error == 0 else -10 * math.log10(error)
 
 
-def merge_map(picture: Pixels, samples: Sequence[MergeSample]) -> Image.Image:
-    """The picture beside its samples: above, which tokens stay; below, every token in its cluster's colour."""
+def merge_map(image: Pixels, samples: Sequence[MergeSample]) -> Image.Image:
+    """The image beside its samples: above, which tokens stay; below, every token in its cluster's colour."""
     grid = samples[0].grid
     width = 2 * MARGIN + (len(samples) + 1) * PANEL + len(samples) * GAP
     height = 2 * MARGIN + HEADING + 2 * PANEL + GAP + CAPTION
     canvas = Image.new("RGB", (width, height), PAPER)
     write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
-    column(canvas, 0, "The picture", f"and its {grid.tokens} tokens", _photo(picture), _mosaic(picture, grid))
+    column(canvas, 0, "The image", f"and its {grid.tokens} tokens", _photo(image), _mosaic(image, grid))
     for place, sample in enumerate(samples, start=1):
         note = f"{sample.kept} tokens stay, {sample.psnr:.1f} dB"
         column(canvas, place, f"{sample.ratio:.0%} merged", note, destination_panel(sample), cluster_panel(sample))
@@ -87,7 +87,7 @@ def cluster_panel(sample: MergeSample, size: int = PANEL) -> Image.Image:
 
 
 def clusters(plan: Plan, grid: Grid) -> npt.NDArray[np.int64]:
-    """The destination, as a number in 0..K-1, that each token draws most from: ``(height, width)``.
+    """The destination, as a number in 0..K-1, that each token takes most from: ``(height, width)``.
 
     Of a batch the last sample is shown, which is the guided one where guidance stacks its passes.
     """
@@ -113,15 +113,15 @@ def borders(labels: npt.NDArray[np.integer[Any]], size: int | tuple[int, int]) -
     return Image.fromarray(meets.astype(np.uint8) * 105)
 
 
-def _photo(picture: Pixels) -> Image.Image:
-    """The picture itself at panel size."""
-    image = Image.fromarray((picture * 255).round().astype(np.uint8))
-    return image.resize((PANEL, PANEL), Image.Resampling.LANCZOS)
+def _photo(image: Pixels) -> Image.Image:
+    """The image itself at panel size."""
+    photo = Image.fromarray((image * 255).round().astype(np.uint8))
+    return photo.resize((PANEL, PANEL), Image.Resampling.LANCZOS)
 
 
-def _mosaic(picture: Pixels, grid: Grid) -> Image.Image:
-    """The picture as the colours of its tokens, nothing merged."""
-    return _enlarge(as_grid(to_colours(picture, grid.height), grid))
+def _mosaic(image: Pixels, grid: Grid) -> Image.Image:
+    """The image as the colours of its tokens, nothing merged."""
+    return _enlarge(as_grid(to_colours(image, grid.height), grid))
 
 
 def as_grid(colours: Tensor, grid: Grid) -> Bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image, features
 
 _VOID = frozenset({"img", "input", "meta", "br", "link"})
-_LOSSLESS_SIDE = 192  # pixels; small pictures stay exact, large ones would make the page heavy
+_LOSSLESS_SIDE = 192  # pixels; small images stay exact, large ones would make the page heavy
 
 
 class Markup(str):
@@ -46,7 +46,7 @@ def _attribute(name: str, value: Any) -> str:
 
 
 def data_uri(image: Image.Image, side: int = 512) -> str:
-    """A picture as an address that needs no file, at most ``side`` pixels wide and high."""
+    """An image as an address that needs no file, at most ``side`` pixels wide and high."""
     shown = image.convert("RGB")
     if max(shown.size) > side:
         shown.thumbnail((side, side), Image.Resampling.LANCZOS)

@@ -1,4 +1,4 @@
-"""Pictures next to each other, and what merged laid over what was drawn."""
+"""Images next to each other, and what merged laid over what was generated."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _CELL, _SIDE, _TOP, _BELOW = 200, 170, 64, 26
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A picture and the plan its last step used."""
+class MergedImage:
+    """An image and the plan its last step used."""
 
     image: Image.Image
     plan: Plan
     title: str
 
 
-def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
-    """The unmerged picture beside merged ones: above, which tokens stay; below, where clusters meet."""
+def merge_overlay(unmerged: Image.Image, merged: Sequence[MergedImage]) -> Image.Image:
+    """The unmerged image beside merged ones: above, which tokens stay; below, where clusters meet."""
     photo = _photo(unmerged)
-    width = 2 * MARGIN + (len(drawn) + 1) * PANEL + len(drawn) * GAP
+    width = 2 * MARGIN + (len(merged) + 1) * PANEL + len(merged) * GAP
     height = 2 * MARGIN + HEADING + 2 * photo.height + GAP + CAPTION
     canvas = Image.new("RGB", (width, height), PAPER)
     write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
-    grid = drawn[0].plan.grid
+    grid = merged[0].plan.grid
     note = f"{grid.tokens} tokens ({grid.height} x {grid.width})"
     column(canvas, 0, "unmerged", note, photo, _ruled(photo, grid.height, grid.width))
-    for place, one in enumerate(drawn, start=1):
+    for place, one in enumerate(merged, start=1):
         note = f"{one.plan.kept} of {one.plan.tokens} tokens stay"
         own, labels = _photo(one.image), clusters(one.plan, one.plan.grid)
         column(canvas, place, one.title, note, veiled(own, stays(one.plan)), outlined(own, labels))
@@ -57,7 +57,7 @@ def merge_overlay(unmerged: Image.Image, drawn: Sequence[Drawn]) -> Image.Image:
 
 
 def _photo(image: Image.Image) -> Image.Image:
-    """A picture as wide as a panel."""
+    """An image as wide as a panel."""
     tall = round(PANEL * image.height / image.width)
     return image.convert("RGB").resize((PANEL, tall), Image.Resampling.LANCZOS)
 
@@ -93,18 +93,18 @@ def _ruled(photo: Image.Image, height: int, width: int) -> Image.Image:
     return panel
 
 
-def picture_grid(rows: Sequence[tuple[str, Sequence[Image.Image], Sequence[str]]], heads: Sequence[str]) -> Image.Image:
-    """Rows of pictures under headings; a row is its label, its pictures, and a note below each of them."""
+def image_grid(rows: Sequence[tuple[str, Sequence[Image.Image], Sequence[str]]], heads: Sequence[str]) -> Image.Image:
+    """Rows of images under headings; a row is its label, its images, and a note below each of them."""
     size = (MARGIN * 2 + _SIDE + len(heads) * (_CELL + GAP), MARGIN + _TOP + len(rows) * (_CELL + _BELOW + GAP))
     canvas = Image.new("RGB", size, PAPER)
     for place, head in enumerate(heads):
         write(canvas, (MARGIN + _SIDE + place * (_CELL + GAP), MARGIN + 8), head, INK, 24)
-    for line, (label, pictures, notes) in enumerate(rows):
+    for line, (label, images, notes) in enumerate(rows):
         top = MARGIN + _TOP + line * (_CELL + _BELOW + GAP)
         _label(canvas, label, top)
-        for place, (picture, note) in enumerate(zip(pictures, notes, strict=True)):
+        for place, (image, note) in enumerate(zip(images, notes, strict=True)):
             left = MARGIN + _SIDE + place * (_CELL + GAP)
-            canvas.paste(picture.convert("RGB").resize((_CELL, _CELL), Image.Resampling.LANCZOS), (left, top))
+            canvas.paste(image.convert("RGB").resize((_CELL, _CELL), Image.Resampling.LANCZOS), (left, top))
             write(canvas, (left, top + _CELL + 5), note, FAINT, 15)
     return canvas
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from tomadiff.evaluation.metrics.samples import Question, grouped
+from tomadiff.evaluation.metrics.samples import PairKey, grouped
 from tomadiff.evaluation.metrics.table import Row, metric
 from tomadiff.evaluation.report.markup import Markup, data_uri, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table_of
-from tomadiff.evaluation.report.report import HEADINGS, Figure, Told, cells, columns, heading, number, title_of
+from tomadiff.evaluation.report.report import HEADINGS, Figure, LoadedRun, cells, columns, heading, number, title_of
 from tomadiff.evaluation.report.trade_off import trade_off
 from tomadiff.evaluation.runs.record import Sample
 
@@ -17,50 +17,57 @@ CURVES = ("psnr", "ssim", "lpips", "clip_t", "judge_t", "dino", "fid")  # in ord
 MOST_CURVES = 2
 
 
-def page(runs: Sequence[Told], title: str, pictures: int = 12, figures: Sequence[Figure] = (), side: int = 512) -> str:
+def page(
+    runs: Sequence[LoadedRun], title: str, images: int = 12, figures: Sequence[Figure] = (), side: int = 512
+) -> str:
     """The whole file.
 
     Args:
-        runs: what to tell.
+        runs: what to show.
         title: of the page.
-        pictures: at most this many prompts of each run are shown.
-        figures: more pictures, shown after those of the runs.
-        side: pictures are at most this many pixels wide and high.
+        images: at most this many prompts of each run are shown.
+        figures: more images, shown after those of the runs.
+        side: images are at most this many pixels wide and high.
     """
     parts = [
         _header(runs, title),
-        [_pictures(told, pictures, side, len(runs) > 1, place) for place, told in enumerate(runs)],
+        [_images(loaded, images, side, len(runs) > 1, place) for place, loaded in enumerate(runs)],
         [figure(shown) for shown in figures],
         _curves(runs),
         _tables(runs),
         _difference(runs) if len(runs) > 1 else None,
-        [facts(f"How {told.name} was made", {**told.run.stamp, **told.run.config}) for told in runs],
+        [facts(f"How {loaded.name} was made", {**loaded.run.environment, **loaded.run.config}) for loaded in runs],
     ]
     return document(title, parts, script="report.js")
 
 
 # ---------------------------------------------------------------------------------------------- top
-def _header(runs: Sequence[Told], title: str) -> Markup:
+def _header(runs: Sequence[LoadedRun], title: str) -> Markup:
     return tag(
-        "header", tag("h1", title), [tag("p", _lead(told), class_="lead soft") for told in runs], _cards(runs[0])
+        "header", tag("h1", title), [tag("p", _lead(loaded), class_="lead soft") for loaded in runs], _cards(runs[0])
     )
 
 
-def _lead(told: Told) -> str:
-    config, stamp = told.run.config, told.run.stamp
-    count = sum(row.count for row in told.results.rows)
-    known = [config.get("model"), config.get("pipeline"), f"{count} pictures", stamp.get("cpu") or stamp.get("device")]
-    return f"{told.name}: " + " · ".join(str(part) for part in known if part)
+def _lead(loaded: LoadedRun) -> str:
+    config, environment = loaded.run.config, loaded.run.environment
+    count = sum(row.count for row in loaded.results.rows)
+    known = [
+        config.get("model"),
+        config.get("pipeline"),
+        f"{count} images",
+        environment.get("cpu") or environment.get("device"),
+    ]
+    return f"{loaded.name}: " + " · ".join(str(part) for part in known if part)
 
 
-def _cards(told: Told) -> Markup:
+def _cards(loaded: LoadedRun) -> Markup:
     """The first method's ratios at a glance."""
-    first = [row for row in told.merged if row.method == told.merged[0].method]
-    return tag("div", [_card(told, row) for row in first[:4]], class_="cards")
+    first = [row for row in loaded.merged if row.method == loaded.merged[0].method]
+    return tag("div", [_card(loaded, row) for row in first[:4]], class_="cards")
 
 
-def _card(told: Told, row: Row) -> Markup:
-    fast = told.speed_ups.get((row.method, row.ratio))
+def _card(loaded: LoadedRun, row: Row) -> Markup:
+    fast = loaded.speed_ups.get((row.method, row.ratio))
     big = f"{fast.value:.2f}×" if fast else f"{row.seconds:.3g} s"
     known = [(metric(name).title, number(row.metrics[name], metric(name).digits)[0]) for name in row.metrics]
     quality = ", ".join(f"{title} {value}" for title, value in known if not title.startswith("MSE"))
@@ -68,37 +75,37 @@ def _card(told: Told, row: Row) -> Markup:
                tag("br"), tag("span", quality), class_="card")  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- pictures
-def _pictures(told: Told, limit: int, side: int, named: bool, place: int) -> Markup:
-    asked = _by_question(told)
-    shown = list(islice(asked.values(), limit))
-    boxes = [_compare(told, samples, side, f"{place}-{n}") for n, samples in enumerate(shown)]
-    more = "" if len(shown) == len(asked) else f" {len(shown)} of {len(asked)} prompts and seeds are shown."
-    words = "Drag across a picture, or use the arrow keys: unmerged on the left, merged on the right." + more
-    name = f"Pictures of {told.name}" if named else "Pictures"
+# ---------------------------------------------------------------------------------------------- images
+def _images(loaded: LoadedRun, limit: int, side: int, named: bool, place: int) -> Markup:
+    pairs = _by_pair(loaded)
+    shown = list(islice(pairs.values(), limit))
+    boxes = [_compare(loaded, samples, side, f"{place}-{n}") for n, samples in enumerate(shown)]
+    more = "" if len(shown) == len(pairs) else f" {len(shown)} of {len(pairs)} prompts and seeds are shown."
+    words = "Drag across an image, or use the arrow keys: unmerged on the left, merged on the right." + more
+    name = f"Images of {loaded.name}" if named else "Images"
     return tag("section", tag("h2", name), tag("p", words, class_="soft"), tag("div", boxes, class_="pairs"))
 
 
-def _by_question(told: Told) -> dict[Question, list[Sample]]:
-    """For every prompt and seed that was drawn unmerged, that picture and then those of the methods."""
-    groups = grouped(told.run)
-    order = [(row.method, row.ratio) for row in told.results.rows if (row.method, row.ratio) in groups]
-    if told.unmerged is None:
+def _by_pair(loaded: LoadedRun) -> dict[PairKey, list[Sample]]:
+    """For every prompt and seed that was generated unmerged, that image and then those of the methods."""
+    groups = grouped(loaded.run)
+    order = [(row.method, row.ratio) for row in loaded.results.rows if (row.method, row.ratio) in groups]
+    if loaded.unmerged is None:
         return {}
-    asked = groups[told.unmerged.method, told.unmerged.ratio]
-    found = {question: [groups[group][question] for group in order if question in groups[group]] for question in asked}
-    return {question: samples for question, samples in found.items() if len(samples) > 1}
+    pairs = groups[loaded.unmerged.method, loaded.unmerged.ratio]
+    found = {pair_key: [groups[group][pair_key] for group in order if pair_key in groups[group]] for pair_key in pairs}
+    return {pair_key: samples for pair_key, samples in found.items() if len(samples) > 1}
 
 
-def _compare(told: Told, samples: list[Sample], side: int, name: str) -> Markup:
+def _compare(loaded: LoadedRun, samples: list[Sample], side: int, name: str) -> Markup:
     first, *others = samples
     middle = min(others, key=lambda sample: abs(sample.ratio - 0.5))
-    width, height = told.run.image(first.key).size
+    width, height = loaded.run.image(first.key).size
     reference = tag(
-        "figure", _picture(told, first, side), tag("b", "unmerged"), f"{first.seconds:.2f} s", class_="unmerged"
+        "figure", _image(loaded, first, side), tag("b", "unmerged"), f"{first.seconds:.2f} s", class_="unmerged"
     )
     several = len({sample.method for sample in others}) > 1
-    choices = [_choice(told, sample, first, side, name, sample is middle, several) for sample in others]
+    choices = [_choice(loaded, sample, first, side, name, sample is middle, several) for sample in others]
     strip = tag("fieldset", tag("legend", "Compare with"), reference, choices, class_="strip")
     text = tag("h3", first.prompt, " ", tag("small", f"seed {first.seed}"))
     shape = f"--shape: {width} / {height}"
@@ -106,7 +113,7 @@ def _compare(told: Told, samples: list[Sample], side: int, name: str) -> Markup:
 
 
 def _stage(prompt: str) -> Markup:
-    """Filled by the script; without one the strip below shows all pictures by itself."""
+    """Filled by the script; without one the strip below shows all images by itself."""
     return tag(
         "div",
         tag("img", class_="after", alt=""),
@@ -114,65 +121,67 @@ def _stage(prompt: str) -> Markup:
         tag("span", class_="edge"),
         tag("span", "unmerged", class_="name left"),
         tag("span", class_="name right chosen"),
-        tag(
-            "input", type="range", min=0, max=100, value=50, aria_label=f"Share of the unmerged picture shown: {prompt}"
-        ),
+        tag("input", type="range", min=0, max=100, value=50, aria_label=f"Share of the unmerged image shown: {prompt}"),
         class_="stage",
         hidden=True,
     )
 
 
-def _choice(told: Told, sample: Sample, first: Sample, side: int, name: str, checked: bool, several: bool) -> Markup:
+def _choice(
+    loaded: LoadedRun, sample: Sample, first: Sample, side: int, name: str, checked: bool, several: bool
+) -> Markup:
     title = f"{title_of(sample.method)}, {sample.ratio:.0%}"
     fast = f"{first.seconds / sample.seconds:.2f}×" if sample.seconds > 0 and first.seconds > 0 else ""
     radio = tag("input", type="radio", name=f"pick-{name}", checked=checked, data_title=title, aria_label=title)
     words = tag("b", f"{sample.ratio:.0%}"), fast, tag("small", title_of(sample.method)) if several else None
-    return tag("label", radio, _picture(told, sample, side), words, title=title)
+    return tag("label", radio, _image(loaded, sample, side), words, title=title)
 
 
-def _picture(told: Told, sample: Sample, side: int) -> Markup:
+def _image(loaded: LoadedRun, sample: Sample, side: int) -> Markup:
     merged = f"{title_of(sample.method)} at {sample.ratio:.0%}" if sample.ratio else title_of(sample.method)
-    return tag("img", src=data_uri(told.run.image(sample.key), side), alt=f"{sample.prompt}, {merged}")
+    return tag("img", src=data_uri(loaded.run.image(sample.key), side), alt=f"{sample.prompt}, {merged}")
 
 
 # ---------------------------------------------------------------------------------------------- curves
-def _curves(runs: Sequence[Told]) -> Markup | None:
+def _curves(runs: Sequence[LoadedRun]) -> Markup | None:
     present = [name for name in CURVES if name in columns(runs)][:MOST_CURVES]
     charts = trade_off(runs, present)
     if charts is None:
         return None
-    words = "Bars show 95 % confidence intervals of the mean, where there are several pictures."
+    words = "Bars show 95 % confidence intervals of the mean, where there are several images."
     return tag("section", tag("h2", "Trade-off"), tag("p", words, class_="soft"), charts)
 
 
 # ---------------------------------------------------------------------------------------------- tables
-def _tables(runs: Sequence[Told]) -> Markup:
+def _tables(runs: Sequence[LoadedRun]) -> Markup:
     names = columns(runs)
-    body = [(_table(told, names), [tag("p", note, class_="soft") for note in told.notes]) for told in runs]
+    body = [(_table(loaded, names), [tag("p", note, class_="soft") for note in loaded.notes]) for loaded in runs]
     about = tag("dl", [(tag("dt", metric(name).title), tag("dd", metric(name).about)) for name in names])
     meaning = folded("What the columns mean", about) if names else None
     return tag("section", tag("h2", "Numbers"), body, meaning)
 
 
-def _table(told: Told, names: Sequence[str]) -> Markup:
+def _table(loaded: LoadedRun, names: Sequence[str]) -> Markup:
     rows = []
-    for row in told.results.rows:
-        own = [tag("td", value, tag("small", spread) if spread else None) for value, spread in cells(told, row, names)]
+    for row in loaded.results.rows:
+        own = [
+            tag("td", value, tag("small", spread) if spread else None) for value, spread in cells(loaded, row, names)
+        ]
         lead = tag("th", title_of(row.method), scope="row"), tag("td", f"{row.ratio:.0%}"), tag("td", row.count)
         rows.append(tag("tr", lead, own))
-    return table_of(told.name, [*HEADINGS, *map(heading, names)], rows)
+    return table_of(loaded.name, [*HEADINGS, *map(heading, names)], rows)
 
 
-def _difference(runs: Sequence[Told]) -> Markup:
-    """What later runs have more or less of than the first, where both drew the same."""
+def _difference(runs: Sequence[LoadedRun]) -> Markup:
+    """What later runs have more or less of than the first, where both generated the same."""
     first, names = runs[0], columns(runs)
     before = {(row.method, row.ratio): row for row in first.results.rows}
     tables = []
-    for told in runs[1:]:
-        both = [(before[row.method, row.ratio], row) for row in told.merged if (row.method, row.ratio) in before]
+    for loaded in runs[1:]:
+        both = [(before[row.method, row.ratio], row) for row in loaded.merged if (row.method, row.ratio) in before]
         rows = [tag("tr", _changes(old, new, names)) for old, new in both]
         shown = ["method", "merged", "seconds", *map(heading, names)]
-        tables.append(table_of(f"{told.name} less {first.name}", shown, rows) if rows else None)
+        tables.append(table_of(f"{loaded.name} less {first.name}", shown, rows) if rows else None)
     return tag("section", tag("h2", "Difference"), tables)
 
 

@@ -1,4 +1,4 @@
-"""Line charts and matrices as pictures, drawn with Pillow alone."""
+"""Line charts and matrices as images, made with Pillow alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLOURS: tuple[Colour, ...] = (  # those of the report's page, in the same order
     (13, 120, 150),
     (91, 95, 102),
 )
-_FINE = 2  # drawn this much larger and then reduced, which makes lines smooth
+_FINE = 2  # rendered this much larger and then reduced, which makes lines smooth
 _HEAD, _LEFT, _FLOOR, _DASH = 62, 70, 62, 9
 _LETTER = 17
 
@@ -129,16 +129,16 @@ def _legend(canvas: Image.Image, lines: Sequence[Line], width: int) -> None:
 def _axes(across: str, lines: Sequence[Line], size: tuple[int, int], top: int) -> tuple[Axis, Axis]:
     places = [x for line in lines for x, _ in line.points]
     values = [y for line in lines for _, y in line.points]
-    room = (max(values) - min(values)) * 0.08 or 0.01
+    margin = (max(values) - min(values)) * 0.08 or 0.01
     x = Axis(across, min(places), max(max(places), min(places) + 1), _LEFT, size[0] - 24)
-    return x, Axis("", min(values) - room, max(values) + room, size[1] - _FLOOR, top)
+    return x, Axis("", min(values) - margin, max(values) + margin, size[1] - _FLOOR, top)
 
 
 def _ruled(canvas: Image.Image, x: Axis, y: Axis, written: Callable[[float], str]) -> None:
-    draw = ImageDraw.Draw(canvas)
+    pen = ImageDraw.Draw(canvas)
     for value in y.ticks:
         height = y.at(value) * _FINE
-        draw.line([(x.start * _FINE, height), (x.end * _FINE, height)], fill=GONE, width=_FINE)
+        pen.line([(x.start * _FINE, height), (x.end * _FINE, height)], fill=GONE, width=_FINE)
         _words(canvas, (x.start - 10, y.at(value)), written(round(value, 10)), FAINT, "rm")
     for value in (tick for tick in x.ticks if tick == round(tick)):
         _words(canvas, (x.at(value), y.start + 16), f"{value:.0f}", FAINT)
@@ -147,21 +147,21 @@ def _ruled(canvas: Image.Image, x: Axis, y: Axis, written: Callable[[float], str
 
 def _curve(canvas: Image.Image, line: Line, x: Axis, y: Axis) -> None:
     _stroke(canvas, [(x.at(across), y.at(up)) for across, up in line.points], line)
-    draw = ImageDraw.Draw(canvas)
+    pen = ImageDraw.Draw(canvas)
     for across, up in line.points:
         if across in line.dots:
             left, top = x.at(across) * _FINE, y.at(up) * _FINE
             radius = 5 * _FINE
             box = (left - radius, top - radius, left + radius, top + radius)
-            draw.ellipse(box, fill=line.colour, outline=PAPER, width=_FINE)
+            pen.ellipse(box, fill=line.colour, outline=PAPER, width=_FINE)
 
 
 def _stroke(canvas: Image.Image, points: Sequence[tuple[float, float]], line: Line) -> None:
-    draw = ImageDraw.Draw(canvas)
+    pen = ImageDraw.Draw(canvas)
     fine = np.asarray(points) * _FINE
     parts = _dashes(fine, _DASH * _FINE) if line.dashed else [fine]
     for part in parts:
-        draw.line([(float(left), float(top)) for left, top in part], line.colour, 3 * _FINE, joint="curve")
+        pen.line([(float(left), float(top)) for left, top in part], line.colour, 3 * _FINE, joint="curve")
 
 
 def _dashes(points: Numbers, length: float) -> list[Numbers]:

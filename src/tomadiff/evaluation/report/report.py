@@ -1,4 +1,4 @@
-"""``tomadiff report``: what runs drew and measured, as one page to look at and as a table to paste."""
+"""``tomadiff report``: what runs generated and measured, as one page to look at and as a table to paste."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import to_pixels
-from tomadiff.evaluation.metrics.samples import Group, Pair, Question, grouped, matched, resampled
+from tomadiff.evaluation.metrics.samples import Group, Pair, PairKey, grouped, matched, resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, ratio_interval
 from tomadiff.evaluation.metrics.table import Results, Row, metric
 from tomadiff.evaluation.runs.generate import BASELINE, UNGUARDED
@@ -24,7 +24,7 @@ PSNR_CEILING = 100.0
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture to show beside those of a run."""
+    """An image to show beside those of a run."""
 
     title: str
     image: Image.Image
@@ -32,14 +32,14 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A run as a report tells it.
+class LoadedRun:
+    """A run with its results, as reports need it.
 
     Attributes:
         name: of its folder, made unique.
         run: the folder.
         results: measured before, or pixels alone.
-        speed_ups: seconds of the unmerged picture by those of the same prompt and seed, the geometric mean.
+        speed_ups: seconds of the unmerged image by those of the same prompt and seed, the geometric mean.
         notes: what a reader must know about the numbers.
     """
 
@@ -60,44 +60,44 @@ class Told:
         return next((row for row in self.results.rows if row.method == self.results.reference), None)
 
 
-def tell(folders: Sequence[Path]) -> list[Told]:
+def load_runs(folders: Sequence[Path]) -> list[LoadedRun]:
     """Read runs."""
     names = _unique([folder.resolve().name for folder in folders])
-    return [_told(name, Run(folder)) for name, folder in zip(names, folders, strict=True)]
+    return [_loaded(name, Run(folder)) for name, folder in zip(names, folders, strict=True)]
 
 
 def _unique(names: list[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, start=1)]
 
 
-def _told(name: str, run: Run) -> Told:
+def _loaded(name: str, run: Run) -> LoadedRun:
     _ = run.config  # raises where the folder is no run
     groups = grouped(run)
     if not groups:
-        raise RunError(f"{run.folder} holds no finished picture yet; draw some with `tomadiff eval`.")
+        raise RunError(f"{run.folder} holds no finished image yet; generate some with `tomadiff eval`.")
     notes: list[str] = []
     results = _measured(run, groups, notes)
     notes += [f"{metric(missing).title} was not measured. {why}" for missing, why in results.missing.items()]
     notes += [UNGUARDED] if any(method != BASELINE for method, _ in groups) else []
-    return Told(name, run, results, _speed_ups(groups, results.reference), notes)
+    return LoadedRun(name, run, results, _speed_ups(groups, results.reference), notes)
 
 
-def _measured(run: Run, groups: dict[Group, dict[Question, Sample]], notes: list[str]) -> Results:
-    """``summary.json`` where it counts the pictures that are there; else pixels, measured now and not written."""
+def _measured(run: Run, groups: dict[Group, dict[PairKey, Sample]], notes: list[str]) -> Results:
+    """``summary.json`` where it counts the images that are there; else pixels, measured now and not written."""
     counts = {group: len(samples) for group, samples in groups.items()}
     if not (run.folder / "summary.json").exists():
-        notes.append("This run was not measured yet: MSE, PSNR and SSIM are of this report's own making.")
+        notes.append("This run was not measured yet: MSE, PSNR and SSIM are measured for this report.")
         return pixel_results(run)
     results = Results.load(run.folder)
     if counts != {(row.method, row.ratio): row.count for row in results.rows}:
-        notes.append("Pictures were added since this run was measured: the report measured pixels again, alone.")
+        notes.append("Images were added since this run was measured: the report measured pixels again, alone.")
         return pixel_results(run)
     return results
 
 
-# ---------------------------------------------------------------------------------------------- numbers of our own
+# ---------------------------------------------------------------------------------------------- pixels
 def pixel_results(run: Run) -> Results:
-    """MSE, PSNR and SSIM against the unmerged pictures; nothing is written."""
+    """MSE, PSNR and SSIM against the unmerged images; nothing is written."""
     groups = grouped(run)
     anchors = groups.get((BASELINE, 0.0), {})
     order = sorted(groups, key=lambda group: (group[0] != BASELINE, group))
@@ -111,20 +111,20 @@ def pixel_results(run: Run) -> Results:
 
 
 def _pixels(run: Run, pairs: list[Pair]) -> dict[str, Interval]:
-    both = [(run.image(ours.key), run.image(theirs.key)) for ours, theirs in pairs]
+    both = [(run.image(own.key), run.image(other.key)) for own, other in pairs]
     if not both or any(one.size != other.size for one, other in both):
         return {}
     values: dict[str, list[float]] = {"mse": [], "psnr": [], "ssim": []}
     for one, other in both:  # one at a time: a run may hold thousands
-        ours, theirs = to_pixels([one]), to_pixels([other])
-        values["mse"].append(distances.mse(ours, theirs).item())
-        values["psnr"].append(distances.psnr(ours, theirs).clamp(max=PSNR_CEILING).item())
-        values["ssim"].append(distances.ssim(ours, theirs).item())
+        own, theirs = to_pixels([one]), to_pixels([other])
+        values["mse"].append(distances.mse(own, theirs).item())
+        values["psnr"].append(distances.psnr(own, theirs).clamp(max=PSNR_CEILING).item())
+        values["ssim"].append(distances.ssim(own, theirs).item())
     prompts = resampled([sample.prompt for sample, _ in pairs])
     return {name: mean_interval(torch.tensor(numbers), prompts) for name, numbers in values.items()}
 
 
-def _speed_ups(groups: dict[Group, dict[Question, Sample]], reference: str) -> dict[Group, Interval]:
+def _speed_ups(groups: dict[Group, dict[PairKey, Sample]], reference: str) -> dict[Group, Interval]:
     anchor = next((samples for group, samples in groups.items() if group[0] == reference), {})
     found = {}
     for group, samples in groups.items():
@@ -143,9 +143,9 @@ def title_of(method: str) -> str:
     return entry(method).title if method in (*CATALOGUE, *PAPER) else method
 
 
-def columns(runs: Sequence[Told]) -> list[str]:
+def columns(runs: Sequence[LoadedRun]) -> list[str]:
     """The metrics that some run has, in their usual order."""
-    together = Results(BASELINE, tuple(row for told in runs for row in told.results.rows))
+    together = Results(BASELINE, tuple(row for loaded in runs for row in loaded.results.rows))
     return list(together.columns)
 
 
@@ -162,9 +162,9 @@ def number(interval: Interval | None, digits: int) -> tuple[str, str]:
     return f"{interval.value:.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
 
 
-def cells(told: Told, row: Row, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The numbers of a table's row, each with its interval: seconds, speed-up, operations, then the metrics."""
-    fast = told.speed_ups.get((row.method, row.ratio))
+def cells(loaded: LoadedRun, row: Row, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The numbers of a table's row, each with its interval: seconds, speed-up, FLOPs, then the metrics."""
+    fast = loaded.speed_ups.get((row.method, row.ratio))
     value, spread = number(fast, 2)
     counted = f"{row.flops / 1e12:.3g}" if row.flops else "–"
     return [
@@ -175,24 +175,24 @@ def cells(told: Told, row: Row, names: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-HEADINGS = ("method", "merged", "pictures", "seconds", "speed-up", "TFLOPs")
+HEADINGS = ("method", "merged", "images", "seconds", "speed-up", "TFLOPs")
 
 
 # ---------------------------------------------------------------------------------------------- Markdown
-def markdown(runs: Sequence[Told]) -> str:
+def markdown(runs: Sequence[LoadedRun]) -> str:
     """The table of every run, its notes, and the machine it ran on."""
     names = columns(runs)
     parts = ["# Token merging, compared"]
-    for told in runs:
-        parts += [f"## {plain(told.name)}", _table(told, names), *(f"- {plain(note)}" for note in told.notes)]
-        parts.append("Machine: " + plain(", ".join(f"{key} {value}" for key, value in told.run.stamp.items())))
+    for loaded in runs:
+        parts += [f"## {plain(loaded.name)}", _table(loaded, names), *(f"- {plain(note)}" for note in loaded.notes)]
+        parts.append("Machine: " + plain(", ".join(f"{key} {value}" for key, value in loaded.run.environment.items())))
     return "\n\n".join(parts) + "\n"
 
 
-def _table(told: Told, names: Sequence[str]) -> str:
+def _table(loaded: LoadedRun, names: Sequence[str]) -> str:
     lines = [line([*HEADINGS, *map(heading, names)]), line(["---", *["--:"] * (5 + len(names))])]
-    for row in told.results.rows:
-        own = [" ".join(filter(None, cell)) for cell in cells(told, row, names)]
+    for row in loaded.results.rows:
+        own = [" ".join(filter(None, cell)) for cell in cells(loaded, row, names)]
         lines.append(line([plain(title_of(row.method)), f"{row.ratio:.0%}", str(row.count), *own]))
     return "\n".join(lines)
 

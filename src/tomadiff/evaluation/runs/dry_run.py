@@ -1,7 +1,7 @@
-"""What one picture costs the denoiser, in operations: counted once for each method, not for each picture.
+"""What one image costs the denoiser, in FLOPs: counted once for each method, not for each image.
 
-In a rehearsal the pipeline goes through all of its steps, but its denoiser computes only the first call of every shape
-and gives the same answer to the others. That tells how often it is called (guidance may take a pass of its own, some
+In a dry run the pipeline goes through all of its steps, but its denoiser computes only the first call of every shape
+and returns the same output for the others. That tells how often it is called (guidance may take a pass of its own, some
 solvers call twice) for the price of a single call. Counting a method then takes one call more.
 """
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused, due_at
-from tomadiff.evaluation.runs.generate import Call, Question, Variant, arguments_of
+from tomadiff.evaluation.runs.generate import Call, Task, Variant, arguments_of
 from tomadiff.steps.forecast import Forecast
 from tomadiff.methods.base import Method
 from tomadiff.engine.model import merges_nothing
@@ -39,8 +39,8 @@ class Makes(Protocol):
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """The calls that one unmerged picture makes.
+class DryRun:
+    """The calls that one unmerged image makes.
 
     Attributes:
         model: the denoiser.
@@ -55,7 +55,7 @@ class Rehearsal:
     steps: int
 
     def flops(self, variant: Makes) -> float:
-        """Operations of one picture; a multiply-add is two."""
+        """FLOPs of one image; a multiply-add is two."""
         made = variant.made()
         if made is None:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
@@ -74,12 +74,12 @@ class Rehearsal:
         )
 
     def _computes(self, variant: Makes, step: int) -> bool:
-        """Whether a fixed pattern of forecasts computes the step; others are known only when the picture is drawn."""
+        """Whether a fixed pattern of forecasts computes the step; others are known only when the image is generated."""
         forecast = getattr(variant, "forecast", None)
         return not isinstance(forecast, Forecast) or not forecast.is_fixed or forecast.computes(step, self.steps)
 
     def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
-        """Operations by what is due."""
+        """FLOPs by what is due."""
         if merges_nothing(method, ratios):
             return dict.fromkeys(Due, self._unmerged[shapes])
         key = shapes, method, ratios
@@ -89,7 +89,7 @@ class Rehearsal:
         return self._counted[key]
 
     def _reused(self, shapes: Shapes, method: Method) -> int:
-        """Operations of a call whose ops give again what they gave last, however much they merge."""
+        """FLOPs of a call whose ops reuse their last output, however much they merge."""
         key = shapes, replace(method, ratio=0.0), _REUSING
         if key not in self._counted:
             self._counted[key] = {Due.REUSE: count_reused(self.model, self.inputs[shapes], key[1])}
@@ -113,45 +113,45 @@ def _in_plain_torch(method: Method) -> Method:
     return replace(method, kernels="torch") if has else method  # type: ignore[call-arg]
 
 
-def meter(pipe: Any, question: Question, call: Call) -> Callable[[Variant], float]:
-    """Operations of one picture by variant; nothing is done before the first is asked for, and nothing twice.
+def meter(pipe: Any, task: Task, call: Call) -> Callable[[Variant], float]:
+    """FLOPs of one image by variant; nothing is done before the first is asked for, and nothing twice.
 
     Args:
         pipe: the pipeline, unmerged.
-        question: what to rehearse with; the same for all who share a run, for prompts may differ in length.
+        task: what to run with; the same for all who share a run, for prompts may differ in length.
         call: see :func:`tomadiff.evaluation.runs.generate.call_of`.
     """
-    rehearsed = cache(lambda: rehearse(pipe, question, call))
-    return cache(lambda variant: rehearsed().flops(variant))
+    counted = cache(lambda: dry_run(pipe, task, call))
+    return cache(lambda variant: counted().flops(variant))
 
 
-def rehearse(pipe: Any, question: Question, call: Call) -> Rehearsal:
-    """Go through the steps of one unmerged picture."""
+def dry_run(pipe: Any, task: Task, call: Call) -> DryRun:
+    """Go through the steps of one unmerged image."""
     model = models.denoiser(pipe)
-    with _answering_once(model) as (inputs, calls):
-        pipe(**{**arguments_of(pipe, [question.prompt], [question.seed], call), "output_type": "latent"})
+    with _computing_once(model) as (inputs, calls):
+        pipe(**{**arguments_of(pipe, [task.prompt], [task.seed], call), "output_type": "latent"})
     steps = call.get("num_inference_steps", len(calls))
-    return Rehearsal(model, inputs, tuple(calls), steps)
+    return DryRun(model, inputs, tuple(calls), steps)
 
 
 @contextmanager
-def _answering_once(model: Any) -> Iterator[tuple[dict[Shapes, dict[str, Any]], list[Shapes]]]:
+def _computing_once(model: Any) -> Iterator[tuple[dict[Shapes, dict[str, Any]], list[Shapes]]]:
     """While it lasts the model computes the first call of every shape only."""
     forward, own = model.forward, model.__dict__.get("forward")
     names = list(inspect.signature(type(model).forward).parameters)[1:]
     inputs: dict[Shapes, dict[str, Any]] = {}
-    answers: dict[Shapes, Any] = {}
+    outputs: dict[Shapes, Any] = {}
     calls: list[Shapes] = []
 
-    def answer(*given: Any, **named: Any) -> Any:
+    def compute_once(*given: Any, **named: Any) -> Any:
         shapes = _shapes((given, named))
         calls.append(shapes)
         if shapes not in inputs:
             inputs[shapes] = {**dict(zip(names, given, strict=False)), **named}
-            answers[shapes] = forward(*given, **named)
-        return answers[shapes]
+            outputs[shapes] = forward(*given, **named)
+        return outputs[shapes]
 
-    model.forward = answer
+    model.forward = compute_once
     try:
         yield inputs, calls
     finally:

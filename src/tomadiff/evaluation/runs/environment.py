@@ -15,11 +15,11 @@ _PACKAGES = ("tomadiff", "torch", "diffusers", "transformers", "accelerate")
 
 
 def versions() -> dict[str, str]:
-    """Of every package that a picture depends on."""
+    """Of every package that an image depends on."""
     return {package: _version(package) for package in _PACKAGES}
 
 
-def stamp(device: str = "cpu", dtype: str = "float32", processes: int = 1) -> dict[str, Any]:
+def environment(device: str = "cpu", dtype: str = "float32", processes: int = 1) -> dict[str, Any]:
     """Machine, versions and the day, for ``run.json``."""
     return {
         **versions(),

@@ -1,4 +1,4 @@
-"""Counting floating-point operations: of a model as it is, and of a window of denoising steps with merging.
+"""Counting FLOPs (floating-point operations): of a model as it is, and of a window of denoising steps with merging.
 
 Counted are matrix products, attention and convolutions, as torch's own counter sees them, on any device; the meta
 device makes it quick and needs no weights. Merging, unmerging and planning are part of the model's call, so they are
@@ -30,10 +30,10 @@ WINDOW = 10
 
 @dataclass(frozen=True)
 class Count:
-    """Operations of the calls in one window of steps.
+    """FLOPs of the calls in one window of steps.
 
     Attributes:
-        each: operations of one call at which this was due.
+        each: FLOPs of one call at which this was due.
         steps: how many calls of each kind the window has.
     """
 
@@ -42,7 +42,7 @@ class Count:
 
     @property
     def flops(self) -> float:
-        """Operations of the mean call of the window; a multiply-add is two."""
+        """FLOPs of the mean call of the window; a multiply-add is two."""
         return sum(self.each[due] * times for due, times in self.steps.items()) / sum(self.steps.values())
 
     @property
@@ -52,12 +52,12 @@ class Count:
 
     @property
     def reusing(self) -> int:
-        """Operations of a call that makes no plan."""
+        """FLOPs of a call that makes no plan."""
         return min(self.each.values())
 
 
 def count(model: nn.Module, inputs: Mapping[str, Any]) -> int:
-    """Operations of ``model(**inputs)``; a multiply-add is two."""
+    """FLOPs of ``model(**inputs)``; a multiply-add is two."""
     with torch.no_grad(), flop_counter() as counter:
         model(**inputs)
     return int(counter.get_total_flops())
@@ -70,7 +70,7 @@ def count_window(
     schedule: Schedule | None = None,
     window: int = WINDOW,
 ) -> Count:
-    """Operations of the first ``window`` steps with merging."""
+    """FLOPs of the first ``window`` steps with merging."""
     return Count(
         count_kinds(model, inputs, method),
         Counter(due_at((schedule or method.schedule).completed_by(method.schedule), window)),
@@ -80,7 +80,7 @@ def count_window(
 def count_kinds(
     model: nn.Module, inputs: Mapping[str, Any], method: Method, ratios: Schedule | None = None
 ) -> dict[Due, int]:
-    """Operations of one call of each kind but ``SKIP``; they do not depend on how often it comes.
+    """FLOPs of one call of each kind but ``SKIP``; they do not depend on how often it comes.
 
     One call that selects is run, and what its planning cost is taken off again for the others. ``ratios`` is a schedule
     that merges from the first step on, for those who give levels or ops a ratio of their own.
@@ -96,7 +96,7 @@ def count_kinds(
 
 
 def count_reused(model: nn.Module, inputs: Mapping[str, Any], method: Method) -> int:
-    """Operations of a call whose wrapped ops give again what they gave last; see :attr:`Schedule.reuse_every`."""
+    """FLOPs of a call whose wrapped ops reuse their last output; see :attr:`Schedule.reuse_every`."""
     with apply(model, method, schedule=Schedule(1, 1, reuse_every=2), guard=False) as patch:
         patch.begin(steps=2)
         patch.step(0)
@@ -125,7 +125,7 @@ def _metered(method: Method, spent: Counter[Due]) -> Method:
 
 
 def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None) -> int:
-    """Operations of one call if merging and planning cost nothing: tokens are moved by indexing, which counts nothing.
+    """FLOPs of one call if merging and planning cost nothing: tokens are moved by indexing, which counts nothing.
 
     Every op of every level merges; ``skip`` is as in :class:`~tomadiff.methods.base.Method`.
     """

@@ -1,7 +1,7 @@
-"""Draw the pictures of a run: prompts × seeds × methods, in batches, over processes, and again after a kill.
+"""Generate the images of a run: prompts × seeds × methods, in batches, over processes, and again after a kill.
 
-The order and the batches follow from the question alone, never from what is finished already: a batch that a kill
-cut short is drawn again whole, so a run that was killed holds the very pictures of one that was not.
+The order and the batches follow from the tasks alone, never from what is finished already: a batch that a kill
+cut short is generated again whole, so a run that was killed holds the very images of one that was not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """What its pictures are called by."""
+        """What its images are called by."""
         method = f"{self.method}-{self.budget}" if self.budget else self.method
         if not self.forecast:
             return method
@@ -89,8 +89,8 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One picture that is wanted."""
+class Task:
+    """One image to generate."""
 
     variant: Variant
     prompt: Prompt
@@ -98,20 +98,20 @@ class Question:
 
     @property
     def key(self) -> str:
-        """That of the sample that answers it."""
-        return self.answered(0.0).key
+        """That of its sample."""
+        return self.sample(0.0).key
 
-    def answered(self, seconds: float, flops: float = 0.0) -> Sample:
+    def sample(self, seconds: float, flops: float = 0.0) -> Sample:
         """The finished sample."""
         method, ratio, prompt = self.variant.name, self.variant.ratio, self.prompt
         return Sample(method, ratio, prompt.text, self.seed, seconds, flops, negative=prompt.negative)
 
 
-Batch = tuple[Question, ...]
-"""Questions about one variant that are drawn together."""
+Batch = tuple[Task, ...]
+"""Tasks of one variant that are generated together."""
 
 
-# ---------------------------------------------------------------------------------------------- what to draw
+# ---------------------------------------------------------------------------------------------- what to generate
 def variants(methods: Sequence[str], ratios: Sequence[float], forecasts: Sequence[float] = (0.0,)) -> list[Variant]:
     """The baseline, then every method at every ratio with every forecast, by tolerance.
 
@@ -125,7 +125,7 @@ def variants(methods: Sequence[str], ratios: Sequence[float], forecasts: Sequenc
 
 
 def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, batch: int = 1) -> Variant:
-    """``method`` with the ratio and first merged step that keep pictures like this one within ``budget``.
+    """``method`` with the ratio and first merged step that keep images like this one within ``budget``.
 
     They are chosen at the first call of the denoiser, and no further does this go.
     """
@@ -136,7 +136,7 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
         stop = models.denoiser(pipe).register_forward_pre_hook(_stop)
         try:
             pipe(**arguments_of(pipe, [prompt] * batch, range(batch), call))
-        except _StopDrawing:
+        except _Stopped:
             pass
         finally:
             stop.remove()
@@ -144,28 +144,28 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
     return Variant(method, choice.ratio, choice.start, str(budget), choice.rung.finest)
 
 
-class _StopDrawing(Exception):  # noqa: N818 - it is no error
+class _Stopped(Exception):  # noqa: N818 - it is no error
     """Far enough."""
 
 
 def _stop(*_: Any) -> None:
-    raise _StopDrawing
+    raise _Stopped
 
 
-def questions(
+def tasks(
     prompts: Sequence[Prompt | str], seeds: Sequence[int], wanted: Sequence[Variant], batch: int = 1
 ) -> list[Batch]:
-    """Every batch of a run, in order: of each few pictures the baseline first, then the variants.
+    """Every batch of a run, in order: of each few images the baseline first, then the variants.
 
     So a run that is looked at early holds whole comparisons, and a machine that slows down slows all of them.
     """
     require_count("batch", batch)
     if not prompts or not seeds:
-        raise SettingError("There is nothing to draw: give at least one prompt and one seed.")
-    asked = {(prompt.text, prompt.negative): prompt for prompt in map(as_prompt, prompts)}
-    pictures = list(product(asked.values(), dict.fromkeys(seeds)))
-    groups = [pictures[start : start + batch] for start in range(0, len(pictures), batch)]
-    return [tuple(Question(variant, *picture) for picture in group) for group in groups for variant in wanted]
+        raise SettingError("There is nothing to generate: give at least one prompt and one seed.")
+    distinct = {(prompt.text, prompt.negative): prompt for prompt in map(as_prompt, prompts)}
+    pairs = list(product(distinct.values(), dict.fromkeys(seeds)))
+    groups = [pairs[start : start + batch] for start in range(0, len(pairs), batch)]
+    return [tuple(Task(variant, *pair) for pair in group) for group in groups for variant in wanted]
 
 
 def as_prompt(prompt: Prompt | str) -> Prompt:
@@ -173,7 +173,7 @@ def as_prompt(prompt: Prompt | str) -> Prompt:
     return Prompt(prompt) if isinstance(prompt, str) else prompt
 
 
-# ---------------------------------------------------------------------------------------------- how to draw
+# ---------------------------------------------------------------------------------------------- how to generate
 def call_of(
     model: str,
     pipe: Any,
@@ -182,12 +182,12 @@ def call_of(
     size: tuple[int, int] | None = None,
     guidance: float | None = None,
 ) -> dict[str, Any]:
-    """What to call a pipeline with: what is asked, else the model's own settings, else the pipeline's defaults."""
+    """What to call a pipeline with: the given settings, else the model's own, else the pipeline's defaults."""
     if steps is not None:
         require_count("steps", steps)
-    asked = {"num_inference_steps": steps, "guidance_scale": guidance}
-    asked |= {"width": size[0], "height": size[1]} if size else {}
-    call = models.settings(model) | {name: value for name, value in asked.items() if value is not None}
+    given = {"num_inference_steps": steps, "guidance_scale": guidance}
+    given |= {"width": size[0], "height": size[1]} if size else {}
+    call = models.settings(model) | {name: value for name, value in given.items() if value is not None}
     known = inspect.signature(pipe.__call__).parameters
     unknown = [name for name in call if name not in known]
     if unknown:
@@ -198,7 +198,7 @@ def call_of(
     return call
 
 
-def draw(
+def generate_image(
     pipe: Any,
     prompt: Prompt | str,
     seed: int,
@@ -206,25 +206,25 @@ def draw(
     method: Method | None = None,
     schedule: Schedule | None = None,
 ) -> Image.Image:
-    """One picture: the same for the same seed, whatever was drawn before."""
+    """One image: the same for the same seed, whatever was generated before."""
     made = None if method is None else (method, schedule or method.schedule)
-    return draw_together(pipe, [as_prompt(prompt)], [seed], call or {}, made)[0][0]
+    return generate_batch(pipe, [as_prompt(prompt)], [seed], call or {}, made)[0][0]
 
 
-def draw_together(
+def generate_batch(
     pipe: Any,
     prompts: Sequence[Prompt],
     seeds: Sequence[int],
     call: Call,
     made: tuple[Method, Schedule] | None = None,
 ) -> tuple[list[Image.Image], float]:
-    """A batch of pictures and the seconds it took; merging comes off again whatever happens."""
+    """A batch of images and the seconds it took; merging comes off again whatever happens."""
     arguments = arguments_of(pipe, prompts, seeds, call)
     with patched(pipe, made):
         start = now(pipe.device)
         result = pipe(**arguments)
         seconds = now(pipe.device) - start
-    return _pictures(pipe, result), seconds
+    return _images(pipe, result), seconds
 
 
 def patched(
@@ -237,7 +237,7 @@ def patched(
 
 
 def arguments_of(pipe: Any, prompts: Sequence[Prompt], seeds: Sequence[int], call: Call) -> dict[str, Any]:
-    """All that a pipeline is called with to draw a batch."""
+    """All that a pipeline is called with to generate a batch."""
     # On the CPU, so that a seed means the same noise on every device.
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
     return {**call, **_texts(pipe, prompts), "output_type": "pil", "generator": generators}
@@ -252,43 +252,43 @@ def _texts(pipe: Any, prompts: Sequence[Prompt]) -> dict[str, list[str]]:
     return texts
 
 
-def _pictures(pipe: Any, result: Any) -> list[Image.Image]:
+def _images(pipe: Any, result: Any) -> list[Image.Image]:
     if not hasattr(result, "images"):
-        raise UnsupportedModelError(f"{type(pipe).__name__} does not draw single pictures; evaluation needs those.")
+        raise UnsupportedModelError(f"{type(pipe).__name__} does not generate single images; evaluation needs those.")
     return list(result.images)
 
 
-def require_drawable(pipe: Any, wanted: Sequence[Variant]) -> None:
-    """Raise before the first picture, not hours later, if a method does not work on this pipeline."""
+def require_supported(pipe: Any, wanted: Sequence[Variant]) -> None:
+    """Raise before the first image, not hours later, if a method does not work on this pipeline."""
     for variant in wanted:
         made = variant.made()
         if made is not None:
             apply(pipe, made[0], schedule=made[1], guard=False).remove()
 
 
-def drawable(target: Any, wanted: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
+def supported_variants(target: Any, wanted: Sequence[Variant]) -> tuple[list[Variant], list[str]]:
     """Those that work on a pipeline or model, and one line for each method that does not."""
     refused: dict[str, str] = {}
     for variant in wanted:
         try:
-            require_drawable(target, [variant])
+            require_supported(target, [variant])
         except UnsupportedModelError as problem:
             refused[variant.method] = f"{variant.method}: {problem}"
     return [variant for variant in wanted if variant.method not in refused], list(refused.values())
 
 
 def warm_up(pipe: Any, batch: Batch, call: Call) -> None:
-    """The first picture of a process is slow (caches, kernels): draw one that nobody times."""
+    """The first image of a process is slow (caches, kernels): generate one that nobody times."""
     steps = min(2, call.get("num_inference_steps", 2))
-    draw_together(pipe, *_asked(batch), {**call, "num_inference_steps": steps})
+    generate_batch(pipe, *_prompts_and_seeds(batch), {**call, "num_inference_steps": steps})
 
 
-def _asked(batch: Batch) -> tuple[list[Prompt], list[int]]:
-    return [question.prompt for question in batch], [question.seed for question in batch]
+def _prompts_and_seeds(batch: Batch) -> tuple[list[Prompt], list[int]]:
+    return [task.prompt for task in batch], [task.seed for task in batch]
 
 
-# ---------------------------------------------------------------------------------------------- answer questions
-def answer(
+# ---------------------------------------------------------------------------------------------- run tasks
+def run_tasks(
     pipe: Any,
     run: Run,
     batches: Sequence[Batch],
@@ -298,16 +298,16 @@ def answer(
     flops: Callable[[Variant], float] = lambda _: 0.0,
     failures: Failures | None = None,
 ) -> None:
-    """Draw what is not finished yet and record each picture as soon as it is there.
+    """Generate what is not finished yet and record each image as soon as it is there.
 
     Args:
         pipe: see :func:`tomadiff.evaluation.runs.models.load`.
-        run: where pictures go.
-        batches: see :func:`questions`.
+        run: where images go.
+        batches: see :func:`tasks`.
         call: see :func:`call_of`.
-        about: more to write into each picture, such as :func:`tomadiff.evaluation.runs.models.describe`.
-        advance: told how many pictures were added.
-        flops: operations of one picture, for its record; see :func:`tomadiff.evaluation.runs.dry_run.meter`.
+        about: more to write into each image, such as :func:`tomadiff.evaluation.runs.models.describe`.
+        advance: called with the number of images that were added.
+        flops: FLOPs of one image, for its record; see :func:`tomadiff.evaluation.runs.dry_run.meter`.
         failures: where batches that fail are written down while the rest goes on; ``None`` raises at the first.
     """
     done = set(run.samples())
@@ -319,14 +319,14 @@ def answer(
             variant = batch[0].variant
             made, counted = variant.made(), flops(replace(variant, forecast=0.0))
             with patched(pipe, made, variant.forecast) as patch:
-                pictures, seconds = draw_together(pipe, *_asked(batch), call)
+                images, seconds = generate_batch(pipe, *_prompts_and_seeds(batch), call)
             steps = patch.pattern if patch is not None and variant.forecast else Pattern()
             counted *= steps.share
             settings = {**_settings(made), **_forecast(steps, variant.forecast), "versions": versions()}
             notes = {**about, "call": dict(call), "together": _together(batch), **settings}
-            for question, picture in zip(batch, pictures, strict=True):
-                if question.key not in done:  # what was recorded before a kill stays as it was
-                    run.add(question.answered(seconds / len(batch), counted), picture, notes)
+            for task, image in zip(batch, images, strict=True):
+                if task.key not in done:  # what was recorded before a kill stays as it was
+                    run.add(task.sample(seconds / len(batch), counted), image, notes)
                     advance(1)
 
 
@@ -336,13 +336,13 @@ def _name(batch: Batch) -> str:
 
 
 def unfinished(batch: Batch, done: Collection[str]) -> bool:
-    """Whether a picture of the batch is missing."""
-    return any(question.key not in done for question in batch)
+    """Whether an image of the batch is missing."""
+    return any(task.key not in done for task in batch)
 
 
 def _together(batch: Batch) -> list[list[Any]]:
-    """Prompt, negative and seed of all pictures of a batch: neighbours can change the last bit of a picture."""
-    return [[question.prompt.text, question.prompt.negative, question.seed] for question in batch]
+    """Prompt, negative and seed of all images of a batch: neighbours can change the last bit of an image."""
+    return [[task.prompt.text, task.prompt.negative, task.seed] for task in batch]
 
 
 def _forecast(steps: Pattern, tolerance: float) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def _settings(made: tuple[Method, Schedule] | None) -> dict[str, str]:
 
 
 @contextmanager
-def bar(total: int, done: int = 0, shown: bool = True, doing: str = "drawing") -> Iterator[Callable[[int], None]]:
+def bar(total: int, done: int = 0, shown: bool = True, doing: str = "generating") -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; gives the function that moves it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,4 +1,4 @@
-"""Images as files: those from elsewhere are read with care, ours are written whole or not at all."""
+"""Images as files: those from elsewhere are read with care, images of a run are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _opened(path: Path, error: type[TomaError]) -> Iterator[Image.Image]:
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise error(f"{path}: has {image.width} × {image.height} pixels, more than anything drawn here.")
+                raise error(f"{path}: has {image.width} × {image.height} pixels, more than anything generated here.")
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         if isinstance(problem, TomaError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tomadiff.evaluation.runs.environment import stamp
+from tomadiff.evaluation.runs.environment import environment
 from tomadiff.utils.reading import OBJECT, OBJECTS, Kind, inside, read_json, read_lines, require_record
 from tomadiff.utils.writing import append_line, write_whole
 
@@ -75,7 +75,7 @@ def kept(
 
 def machine() -> dict[str, Any]:
     """Machine and versions, whatever the day."""
-    return {name: value for name, value in stamp().items() if name != "date"}
+    return {name: value for name, value in environment().items() if name != "date"}
 
 
 def _is_no_file(path: Path) -> bool:

@@ -33,7 +33,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     allow_pickle: bool = False,
 ) -> Any:
-    """A pipeline that is ready to draw.
+    """A pipeline that is ready to generate.
 
     Args:
         model: ``"emoji-sdxl"``, ``"emoji-flux"``, a folder saved by diffusers, or a hub id such as ``"owner/name"``.

@@ -1,6 +1,6 @@
 """Several processes or machines on one run: ``accelerate launch -m tomadiff eval …``. Accelerate does the work.
 
-Each process draws its part and appends to a results file of its own; machines need a folder that all of them see.
+Each process generates its part and appends to a results file of its own; machines need a folder that all of them see.
 CPUs work too, with ``accelerate launch --multi_gpu --num_processes 2``: what that starts is not bound to GPUs, whereas
 ``--cpu`` starts a single process unless there is MPI.
 """
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Batch, Call, answer, bar, unfinished
+from tomadiff.evaluation.runs.generate import Batch, Call, run_tasks, bar, unfinished
 from tomadiff.evaluation.runs.record import Run
 from tomadiff.evaluation.runs.dry_run import meter
 
 logger = logging.getLogger("tomadiff")
 
 
-class Crew:
+class ProcessGroup:
     """The processes that were launched together, or the only one there is."""
 
     def __init__(self, cpu: bool = False) -> None:
@@ -50,31 +50,31 @@ class Crew:
         """Which device is this process's own; ``None`` if it is alone and may choose."""
         return self.state.device if self.size > 1 else None
 
-    def begin(self, folder: Path, config: Mapping[str, Any], stamp: Mapping[str, Any]) -> Run:
+    def begin(self, folder: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Run:
         """Open the run's folder, the first process before all others."""
         with self.state.main_process_first():
-            return Run.begin(folder, config, stamp, process=self.state.process_index)
+            return Run.begin(folder, config, environment, process=self.state.process_index)
 
     def share(self, batches: Sequence[Batch], run: Run) -> list[Batch]:
         """The part of this process in what is not finished."""
         done = set(run.samples())
         left = [batch for batch in batches if unfinished(batch, done)]
-        self.wait()  # nobody draws before all have read what is finished: the list they split must be one
+        self.wait()  # nobody generates before all have read what is finished: the list they split must be one
         with self.state.split_between_processes(left) as mine:
             return list(mine)
 
-    def answer(
+    def run_tasks(
         self, pipe: Any, run: Run, batches: Sequence[Batch], call: Call, about: Mapping[str, Any], shown: bool = True
     ) -> Failures:
-        """Draw what is not finished, all processes their part, with operations counted and a bar to look at.
+        """Generate what is not finished, all processes their part, with FLOPs counted and a bar to look at.
 
         Returns what failed in this process; everything else is there.
         """
         mine, failures = self.share(batches, run), Failures()
-        done, keys = run.samples(), [question.key for batch in mine for question in batch]
+        done, keys = run.samples(), [task.key for batch in mine for task in batch]
         with bar(len(keys), sum(key in done for key in keys), shown and self.leads and bool(mine)) as advance:
-            answer(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call), failures)
-        self.wait()  # the first process measures what all of them drew
+            run_tasks(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call), failures)
+        self.wait()  # the first process measures what all of them generated
         return failures
 
     def wait(self) -> None:

@@ -26,7 +26,7 @@ from tomadiff.utils.reading import TEXT, parse_json, read_text
 PHOTO = "a photo of a {}"
 ABOUT = ("category", "challenge", "tag")  # columns worth keeping: results can be split by them
 
-# What the embedded pipelines have learnt to draw (training/objects.py).
+# What the embedded pipelines have learnt to generate (training/objects.py).
 OBJECTS = (
     "fox", "strawberry", "panda", "hamburger", "frog", "donut", "owl", "watermelon", "pig", "avocado", "penguin",
     "mushroom",
@@ -40,7 +40,7 @@ class PromptError(TomaError, ValueError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to draw.
+    """What to generate.
 
     Attributes:
         text: the prompt.

@@ -13,9 +13,9 @@ class Protocol:
     """Settings of an evaluation; ``None`` leaves them to the model.
 
     Attributes:
-        methods: names in the catalogue; the baseline is always drawn as well.
+        methods: names in the catalogue; the baseline is always generated as well.
         ratios: shares of tokens removed.
-        seeds: how many pictures of each prompt.
+        seeds: how many images of each prompt.
         limit: at most this many prompts, the first ones.
         size: width and height in pixels.
         steps: of denoising.
@@ -41,7 +41,7 @@ class Protocol:
         return self.flux_steps or self.steps if pipeline.startswith("Flux") else self.steps
 
 
-EMBEDDED_LIMIT = 16  # prompts of the embedded list, unless told: minutes, not hours
+EMBEDDED_LIMIT = 16  # prompts of the embedded list by default: minutes, not hours
 
 # "toma-paper" keeps destinations 10 steps and weights 5, as the paper does; its latency is `tomadiff bench`'s matter.
 PROTOCOLS = {

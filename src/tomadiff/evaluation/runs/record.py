@@ -1,14 +1,14 @@
-"""A run is a folder that survives being killed: what was asked, what was drawn, what was measured.
+"""A run is a folder that survives being killed: what was asked, what was generated, what was measured.
 
 ::
 
     run/
       run.json            what was asked, versions, machine; written once
       results.jsonl       one line per finished sample, appended and flushed (results-1.jsonl … for more processes)
-      images/KEY.png      the pictures, each written to a side file and renamed
-      summary.json        what was measured, and report.html and report.md made of it; each written like a picture
+      images/KEY.png      the images, each written to a side file and renamed
+      summary.json        what was measured, and report.html and report.md made of it; each written like an image
 
-A sample counts as finished when its line is complete and its picture is there; anything else is drawn again. A run may
+A sample counts as finished when its line is complete and its image is there; anything else is generated again. A run may
 come from elsewhere: what its files hold is checked, and nothing outside of its folder is read or written.
 """
 
@@ -49,17 +49,17 @@ class RunError(TomaError, RuntimeError):
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture: what was drawn, how, and what was measured on it.
+    """One image: what was generated, how, and what was measured on it.
 
     Attributes:
         method: name in the catalogue, or ``"baseline"`` for the unmerged model.
         ratio: share of tokens removed; 0 for the baseline.
         prompt: what was asked for.
         seed: of the sampler.
-        seconds: how long drawing took.
-        flops: counted operations of the denoiser, 0 where they were not counted.
+        seconds: how long generating took.
+        flops: counted FLOPs of the denoiser, 0 where they were not counted.
         metrics: by name, such as ``{"psnr": 31.2}``.
-        negative: what was to be kept out of the picture.
+        negative: what was to be kept out of the image.
     """
 
     method: str
@@ -73,7 +73,7 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """A name that is the same in every run of the same question, and safe as a file name."""
+        """A name that is the same in every run of the same task, and safe as a file name."""
         return sample_key(self.method, self.ratio, self.prompt, self.seed, self.negative)
 
 
@@ -92,7 +92,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ begin
     @classmethod
-    def begin(cls, folder: Path, config: Mapping[str, Any], stamp: Mapping[str, Any], process: int = 0) -> Run:
+    def begin(cls, folder: Path, config: Mapping[str, Any], environment: Mapping[str, Any], process: int = 0) -> Run:
         """Open a new folder, or go on in one that was begun with the same ``config``."""
         run = cls(folder, process)
         try:
@@ -100,7 +100,7 @@ class Run:
             if run._file("run.json").exists():
                 run._require_same(config)
             elif process == 0:
-                about = {"config": dict(config), "stamp": dict(stamp)}
+                about = {"config": dict(config), "environment": dict(environment)}
                 write_whole(run.folder / "run.json", json.dumps(about, indent=2))
             if process == 0:
                 run._sweep()
@@ -131,22 +131,22 @@ class Run:
         return dict(self._about()["config"])
 
     @property
-    def stamp(self) -> dict[str, Any]:
+    def environment(self) -> dict[str, Any]:
         """Machine and versions."""
-        return dict(self._about()["stamp"])
+        return dict(self._about()["environment"])
 
     def _about(self) -> dict[str, Any]:
         path = self._file("run.json")
         if not path.is_file():
             raise RunError(f"{self.folder} is not a run: it has no run.json.")
-        return require_record(read_json(path, RunError), {"config": OBJECT, "stamp": OBJECT}, path, RunError)
+        return require_record(read_json(path, RunError), {"config": OBJECT, "environment": OBJECT}, path, RunError)
 
     def _file(self, name: str) -> Path:
         return inside(self.folder, name, error=RunError)
 
     # ------------------------------------------------------------------------------------------ samples
     def samples(self) -> dict[str, Sample]:
-        """Finished samples by key; a torn last line, or one without its picture, does not count."""
+        """Finished samples by key; a torn last line, or one without its image, does not count."""
         found = {}
         for path in sorted(self.folder.glob("results*.jsonl")):
             for where, held in read_lines(self._file(path.name), RunError):
@@ -156,34 +156,34 @@ class Run:
         return found
 
     def add(self, sample: Sample, image: Image.Image, about: Mapping[str, Any] | None = None) -> None:
-        """Record a finished sample: the picture first, then its line, each complete or not at all."""
+        """Record a finished sample: the image first, then its line, each complete or not at all."""
         note = PngInfo()
         note.add_itxt("tomadiff", json.dumps({**asdict(sample), **(about or {})}))
         save_image(image, self.image_path(sample.key), pnginfo=note)
         self.append(sample)
 
     def append(self, sample: Sample) -> None:
-        """Record a line alone, for a sample whose picture is there already (later lines replace earlier ones)."""
+        """Record a line alone, for a sample whose image is there already (later lines replace earlier ones)."""
         name = "results.jsonl" if self.process == 0 else f"results-{self.process}.jsonl"
         append_line(self._file(name), json.dumps(asdict(sample)))
 
     def image_path(self, key: str) -> Path:
-        """Where the picture of a sample is."""
+        """Where the image of a sample is."""
         return inside(self.folder, "images", f"{key}.png", error=RunError)
 
     def image(self, key: str) -> Image.Image:
-        """The picture of a sample."""
+        """The image of a sample."""
         return read_image(self.image_path(key), RunError)
 
 
 def note_of(path: Path) -> dict[str, Any]:
-    """What a picture of a run says about how it was drawn; enough to draw it again."""
+    """What an image of a run says about how it was generated; enough to generate it again."""
     text = image_text(path, "tomadiff", RunError)
     if text is None:
-        raise RunError(f"{path} does not say how it was drawn; only pictures of tomadiff do.")
+        raise RunError(f"{path} does not say how it was generated; only images of tomadiff do.")
     note = parse_json(text, path, RunError)
     if not OBJECT.fits(note):
-        raise RunError(f"{path} does not say how it was drawn; only pictures of tomadiff do.")
+        raise RunError(f"{path} does not say how it was generated; only images of tomadiff do.")
     return dict(note)
 
 
@@ -195,7 +195,7 @@ def _sample(held: object, where: str) -> Sample:
     return Sample(**require_record(held, _NEEDED, where, RunError, **_MORE))
 
 
-def pending(questions: Iterator[Sample] | list[Sample], run: Run) -> list[Sample]:
-    """The samples of a question list that are not finished yet, in order."""
+def pending(samples: Iterator[Sample] | list[Sample], run: Run) -> list[Sample]:
+    """The samples of a list that are not finished yet, in order."""
     done = run.samples()
-    return [sample for sample in questions if sample.key not in done]
+    return [sample for sample in samples if sample.key not in done]

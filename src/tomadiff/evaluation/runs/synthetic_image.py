@@ -1,7 +1,7 @@
-"""A photograph-like picture made from nothing but a seed, and the token grid a model might see of it.
+"""A photograph-like image made from nothing but a seed, and the token grid a model might see of it.
 
 A mountain lake at dusk: smooth sky, hard ridge lines, fine texture in the foreground. The mixture matters. Flat
-areas merge for free, edges and texture do not, and a merge map of the picture shows which is which.
+areas merge for free, edges and texture do not, and a merge map of the image shows which is which.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 Pixels = npt.NDArray[np.float32]
 
 SKY = ((0.11, 0.17, 0.36), (0.38, 0.39, 0.60), (0.93, 0.60, 0.47), (0.99, 0.83, 0.59))
-RIDGES = (  # far to near: height on the picture, roughness, colour
+RIDGES = (  # far to near: height on the image, roughness, colour
     (0.44, 0.16, (0.50, 0.43, 0.55)),
     (0.50, 0.13, (0.31, 0.30, 0.44)),
     (0.56, 0.07, (0.15, 0.19, 0.28)),
@@ -21,37 +21,37 @@ RIDGES = (  # far to near: height on the picture, roughness, colour
 SHORE, SUN, SUN_RADIUS = 0.62, (0.425, 0.365), 0.04
 
 
-def landscape(size: int = 512, seed: int = 7) -> Pixels:
-    """Colours in [0, 1] of a mountain lake at dusk, shape ``(size, size, 3)``; equal seeds give equal pictures."""
+def synthetic_image(size: int = 512, seed: int = 7) -> Pixels:
+    """Colours in [0, 1] of a mountain lake at dusk, shape ``(size, size, 3)``; equal seeds give equal images."""
     random = np.random.default_rng(seed)
-    picture = _sky(size, random)
+    image = _sky(size, random)
     for height, rough, colour in RIDGES:
-        picture = _ridge(picture, random, height, rough, colour)
-    picture = _lake(picture, random)
-    picture = _meadow(picture, random)
-    picture = _pines(picture, random)
-    return np.clip(picture, 0, 1).astype(np.float32)
+        image = _ridge(image, random, height, rough, colour)
+    image = _lake(image, random)
+    image = _meadow(image, random)
+    image = _pines(image, random)
+    return np.clip(image, 0, 1).astype(np.float32)
 
 
-def to_tokens(picture: Pixels, side: int = 64, channels: int = 64) -> Tensor:
-    """What a model might see of ``picture``: ``(1, side * side, channels)``, one token per square patch.
+def to_tokens(image: Pixels, side: int = 64, channels: int = 64) -> Tensor:
+    """What a model might see of ``image``: ``(1, side * side, channels)``, one token per square patch.
 
-    A token holds the patch's colours at 4 x 4 points and their differences, less the picture's mean, under a fixed
+    A token holds the patch's colours at 4 x 4 points and their differences, less the image's mean, under a fixed
     random projection: near-equal patches get near-equal tokens, which is all that merging asks for.
     """
-    colours = torch.from_numpy(picture).permute(2, 0, 1)[None]
+    colours = torch.from_numpy(image).permute(2, 0, 1)[None]
     points = torch.nn.functional.adaptive_avg_pool2d(colours, side * 4)
     patches = torch.nn.functional.pixel_unshuffle(points, 4).flatten(2).transpose(1, 2)
-    flat = torch.nn.functional.interpolate(to_colours(picture, side), scale_factor=16)  # each patch's mean colour
+    flat = torch.nn.functional.interpolate(to_colours(image, side), scale_factor=16)  # each patch's mean colour
     features = torch.cat([patches - patches.mean(1, keepdim=True), patches - flat], dim=2)
     own = torch.Generator().manual_seed(0)
     projection = torch.randn(features.shape[2], channels, generator=own) / channels**0.5
     return torch.matmul(features, projection)
 
 
-def to_colours(picture: Pixels, side: int = 64) -> Tensor:
+def to_colours(image: Pixels, side: int = 64) -> Tensor:
     """Mean colour of every patch, shape ``(1, side * side, 3)``."""
-    colours = torch.from_numpy(picture).permute(2, 0, 1)[None]
+    colours = torch.from_numpy(image).permute(2, 0, 1)[None]
     return torch.nn.functional.adaptive_avg_pool2d(colours, side).flatten(2).transpose(1, 2)
 
 
@@ -92,7 +92,7 @@ def _sky(size: int, random: np.random.Generator) -> Pixels:
 def _ridge(
     below: Pixels, random: np.random.Generator, height: float, rough: float, colour: tuple[float, float, float]
 ) -> Pixels:
-    """A mountain range across the picture: jagged outline, rock shaded by its slope, haze towards its foot."""
+    """A mountain range across the image: jagged outline, rock shaded by its slope, haze towards its foot."""
     size = below.shape[0]
     y, _ = _axes(size)
     outline = height - rough * (1 - 1.6 * np.abs(_noise((1, size), random, (1, 4), octaves=7)))
@@ -118,7 +118,7 @@ def _lake(below: Pixels, random: np.random.Generator) -> Pixels:
 
 
 def _meadow(below: Pixels, random: np.random.Generator) -> Pixels:
-    """Tall grass in the foreground: the finest texture of the picture, with a few flowers."""
+    """Tall grass in the foreground: the finest texture of the image, with a few flowers."""
     size = below.shape[0]
     y, x = _axes(size)
     bank = 0.90 - 0.13 * x + 0.012 * _noise((1, size), random, (1, 6))
@@ -132,7 +132,7 @@ def _meadow(below: Pixels, random: np.random.Generator) -> Pixels:
 
 
 def _pines(below: Pixels, random: np.random.Generator) -> Pixels:
-    """Dark conifers on the left bank, drawn branch row by branch row."""
+    """Dark conifers on the left bank, painted branch row by branch row."""
     size = below.shape[0]
     y, x = _axes(size)
     cover = np.zeros((size, size), np.float32)

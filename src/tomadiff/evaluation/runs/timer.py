@@ -6,8 +6,8 @@ import time
 
 import torch
 
-BEHIND = ("cuda", "mps", "xpu")
-"""Devices that work behind the back of the clock."""
+ASYNCHRONOUS = ("cuda", "mps", "xpu")
+"""Devices that compute asynchronously, which are synchronized before the clock is read."""
 
 
 def now(device: torch.device | str) -> float:
@@ -15,6 +15,6 @@ def now(device: torch.device | str) -> float:
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    elif device.type in BEHIND:
+    elif device.type in ASYNCHRONOUS:
         getattr(torch, device.type).synchronize()
     return time.perf_counter()

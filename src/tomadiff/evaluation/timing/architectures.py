@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tomadiff.errors import SettingError, require_choice, require_count
 
 Device = torch.device | str
-Draw = Callable[..., Tensor]
+Noise = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Architecture:
         model: name of its class in diffusers.
         config: what the class is built with.
         depths: settings that count transformer blocks, which a reduced depth limits.
-        size: side in pixels of the pictures it was trained for.
+        size: side in pixels of the images it was trained for.
         step: sides must be multiples of this many pixels.
-        inputs: makes the arguments of one call from ``draw(*shape)``, the side in latents, and the batch.
+        inputs: makes the arguments of one call from ``noise(*shape)``, the side in latents, and the batch.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Architecture:
     depths: tuple[str, ...] = field(repr=False)
     size: int
     step: int
-    inputs: Callable[[Draw, int, int], dict[str, Any]] = field(repr=False)
+    inputs: Callable[[Noise, int, int], dict[str, Any]] = field(repr=False)
 
 
 def build(name: str, device: Device = "meta", depth: int | None = None, dtype: torch.dtype = torch.float32) -> Any:
@@ -64,7 +64,7 @@ def build(name: str, device: Device = "meta", depth: int | None = None, dtype: t
 def inputs(
     name: str, size: int | None = None, device: Device = "meta", batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> dict[str, Any]:
-    """Arguments for one call of ``build(name)``: a picture of ``size``² pixels, a prompt, a timestep."""
+    """Arguments for one call of ``build(name)``: an image of ``size``² pixels, a prompt, a timestep."""
     known = _known(name)
     size = known.size if size is None else size
     require_count("batch", batch)
@@ -72,10 +72,10 @@ def inputs(
         raise SettingError(f"size={size} is not possible for {known.title}; choose a multiple of {known.step}.")
     own = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
+    def noise(*shape: int) -> Tensor:
         return torch.randn(shape, generator=own).to(device, dtype)
 
-    return known.inputs(draw, size // 8, batch)
+    return known.inputs(noise, size // 8, batch)
 
 
 def _known(name: str) -> Architecture:
@@ -98,7 +98,7 @@ def _at_most(count: Any, depth: int) -> Any:
 def _with_noise(model: nn.Module) -> nn.Module:
     """Fill a model that holds nothing: matrices with noise that keeps activations in bounds, the rest with 1 and 0.
 
-    One block of noise is repeated, because drawing billions of numbers would take a minute.
+    One block of noise is repeated, because generating billions of numbers would take a minute.
     """
     noise = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -117,52 +117,52 @@ def _repeat_into(flat: Tensor, block: Tensor) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- what a call is given
-def _sd15_inputs(draw: Draw, side: int, batch: int) -> dict[str, Any]:
+def _sd15_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     return {
-        "sample": draw(batch, 4, side, side),
-        "timestep": draw(1)[0].fill_(500),
-        "encoder_hidden_states": draw(batch, 77, 768),
+        "sample": noise(batch, 4, side, side),
+        "timestep": noise(1)[0].fill_(500),
+        "encoder_hidden_states": noise(batch, 77, 768),
     }
 
 
-def _sdxl_inputs(draw: Draw, side: int, batch: int) -> dict[str, Any]:
+def _sdxl_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     return {
-        "sample": draw(batch, 4, side, side),
-        "timestep": draw(1)[0].fill_(500),
-        "encoder_hidden_states": draw(batch, 77, 2048),
-        "added_cond_kwargs": {"text_embeds": draw(batch, 1280), "time_ids": draw(batch, 6)},
+        "sample": noise(batch, 4, side, side),
+        "timestep": noise(1)[0].fill_(500),
+        "encoder_hidden_states": noise(batch, 77, 2048),
+        "added_cond_kwargs": {"text_embeds": noise(batch, 1280), "time_ids": noise(batch, 6)},
     }
 
 
-def _flux_inputs(draw: Draw, side: int, batch: int) -> dict[str, Any]:
+def _flux_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     """Position ids stay on the CPU on every device: they are read to learn the grid, and the model moves their rows."""
     rows = torch.arange(side // 2)
     places = torch.cartesian_prod(torch.zeros(1, dtype=torch.long), rows, rows)
     return {
-        "hidden_states": draw(batch, len(places), 64),
-        "encoder_hidden_states": draw(batch, 512, 4096),
-        "pooled_projections": draw(batch, 768),
-        "timestep": draw(batch).fill_(0.5),
-        "guidance": draw(batch).fill_(3.5),
+        "hidden_states": noise(batch, len(places), 64),
+        "encoder_hidden_states": noise(batch, 512, 4096),
+        "pooled_projections": noise(batch, 768),
+        "timestep": noise(batch).fill_(0.5),
+        "guidance": noise(batch).fill_(3.5),
         "img_ids": places.float(),
         "txt_ids": torch.zeros(512, 3),
     }
 
 
-def _sd3_inputs(draw: Draw, side: int, batch: int) -> dict[str, Any]:
+def _sd3_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     return {
-        "hidden_states": draw(batch, 16, side, side),
-        "encoder_hidden_states": draw(batch, 333, 4096),
-        "pooled_projections": draw(batch, 2048),
-        "timestep": draw(batch).fill_(500),
+        "hidden_states": noise(batch, 16, side, side),
+        "encoder_hidden_states": noise(batch, 333, 4096),
+        "pooled_projections": noise(batch, 2048),
+        "timestep": noise(batch).fill_(500),
     }
 
 
-def _pixart_inputs(draw: Draw, side: int, batch: int) -> dict[str, Any]:
+def _pixart_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     return {
-        "hidden_states": draw(batch, 4, side, side),
-        "encoder_hidden_states": draw(batch, 300, 4096),
-        "timestep": draw(batch).fill_(500),
+        "hidden_states": noise(batch, 4, side, side),
+        "encoder_hidden_states": noise(batch, 300, 4096),
+        "timestep": noise(batch).fill_(500),
         "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
     }
 

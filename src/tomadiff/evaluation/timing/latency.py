@@ -19,7 +19,7 @@ from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluation.report.report import title_of
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Variant, drawable, patched, variants
+from tomadiff.evaluation.runs.generate import Variant, patched, supported_variants, variants
 from tomadiff.evaluation.runs.journal import Journal
 from tomadiff.evaluation.runs.timer import now
 from tomadiff.evaluation.timing.workloads import Workload
@@ -58,7 +58,7 @@ class Measurement:
     """What a contender took.
 
     Attributes:
-        unit: what one measurement stands for: a picture, or the mean step of a window.
+        unit: what one measurement stands for: an image, or the mean step of a window.
         seconds: one per round.
         parts: median seconds of each kind of call that makes up the unit.
         speed_up: the baseline's seconds by its own, the geometric mean over rounds.
@@ -107,7 +107,7 @@ def contenders(
     methods: Sequence[str], ratios: Sequence[float], workload: Workload, forecasts: Sequence[float] = (0.0,)
 ) -> tuple[list[Variant], list[str]]:
     """The baseline and every method at every ratio with every forecast; and one line for each that cannot work here."""
-    return drawable(workload.target, variants(methods, ratios, forecasts))
+    return supported_variants(workload.target, variants(methods, ratios, forecasts))
 
 
 def measure(
@@ -211,7 +211,7 @@ def _timed(workload: Workload, contender: Variant) -> Parts:
 
 
 def seconds_of(call: Callable[[], Any], device: torch.device) -> float:
-    """How long ``call`` takes; a GPU works behind the back of the clock, so it is waited for."""
+    """How long ``call`` takes; CUDA kernels are asynchronous, so the device is synchronized."""
     start = now(device)
     call()
     return now(device) - start

@@ -1,7 +1,7 @@
-"""Merging and unmerging by themselves, against ToMeSD's: the question of the paper's tables 4 and 5.
+"""Merging and unmerging by themselves, against ToMeSD's: the paper's tables 4 and 5.
 
 Tokens have the widths of SDXL's two levels with attention. ToMeSD is the package ``tomesd`` where it is installed, and
-our own equal of it in any case. Plans are made beforehand: timed is what happens around every layer. Everything runs in
+this library's in any case. Plans are made beforehand: timed is what happens around every layer. Everything runs in
 turn, round after round, and the best rounds are compared, since a busy machine only ever adds.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from tomadiff.cost import cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluation.runs.journal import Journal
-from tomadiff.evaluation.runs.synthetic_image import landscape, to_tokens
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image, to_tokens
 from tomadiff.evaluation.timing.latency import seconds_of
 from tomadiff.merging.grid import Grid
 from tomadiff.methods.registry import entry, named
@@ -29,9 +29,9 @@ RATIOS = (0.25, 0.5, 0.75)
 SIZES = {4096: (Grid(64, 64), 640), 1024: (Grid(32, 32), 1280)}
 """Grid and channels by the number of tokens."""
 
-OURS = ("paper-tile", "paper-stripe")  # those that are promised to be faster
+PROMISED = ("paper-tile", "paper-stripe")  # those that are promised to be faster
 PACKAGE, RIVAL = "tomesd-package", "tomesd"
-METHODS = (RIVAL, *OURS, "paper-whole")
+METHODS = (RIVAL, *PROMISED, "paper-whole")
 WARM_UP, ROUNDS = 2, 30
 
 
@@ -125,7 +125,7 @@ def measure(
     with torch.no_grad():
         for size in sizes:
             grid, channels = SIZES[size]
-            tokens = to_tokens(landscape(), grid.height, channels)
+            tokens = to_tokens(synthetic_image(), grid.height, channels)
             tokens = (tokens / tokens.std()).repeat(batch, 1, 1).to(device, dtype)
             for ratio in ratios:
                 asked = {"tokens": list(tokens.shape), "ratio": ratio, "rounds": rounds, "on": f"{device} {dtype}"}
@@ -161,7 +161,7 @@ def _jobs(field: Sequence[Contender], tokens: Tensor) -> Iterator[tuple[Contende
 
 @dataclass(frozen=True)
 class Comparison:
-    """One of ours next to ToMeSD at the same size, ratio and op."""
+    """One of ToMA's next to ToMeSD at the same size, ratio and op."""
 
     own: Timing
     rival: Timing
@@ -177,8 +177,8 @@ class Comparison:
 
 
 def compare(timings: Sequence[Timing]) -> list[Comparison]:
-    """Each of :data:`OURS` next to the package's ToMeSD, or to our own where there is no package; the worst first."""
+    """Each of :data:`PROMISED` next to the package's ToMeSD, or this library's without it; the worst first."""
     rival = PACKAGE if any(timing.method == PACKAGE for timing in timings) else RIVAL
     others = {(other.tokens, other.ratio, other.op): other for other in timings if other.method == rival}
-    found = [Comparison(own, others[own.tokens, own.ratio, own.op]) for own in timings if own.method in OURS]
+    found = [Comparison(own, others[own.tokens, own.ratio, own.op]) for own in timings if own.method in PROMISED]
     return sorted(found, key=lambda pair: -pair.share)

@@ -1,4 +1,4 @@
-"""What is timed: a whole picture of a pipeline, or the steps of a bare denoiser put together to a window of ten."""
+"""What is timed: a whole image of a pipeline, or the steps of a bare denoiser put together to a window of ten."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Workload(ABC):
         """Where it runs."""
 
 
-class Picture(Workload):
-    """One whole picture, from text to pixels."""
+class WholeImage(Workload):
+    """One whole image, from text to pixels."""
 
-    unit = "picture"
+    unit = "image"
 
     def __init__(self, pipe: Any, title: str, settings: Mapping[str, Any], prompt: str = "a fox") -> None:
         self.target, self.title, self.settings, self.prompt = pipe, title, dict(settings), prompt
@@ -71,13 +71,13 @@ class Picture(Workload):
 
     def warm(self, patch: Patch | None) -> None:  # noqa: ARG002 - a pipeline tells its steps by itself
         """Two steps, so that solvers of second order run all of their code."""
-        self._draw(num_inference_steps=2)
+        self._generate(num_inference_steps=2)
 
     def parts(self, patch: Patch | None) -> list[Part]:  # noqa: ARG002
-        """The picture."""
-        return [Part("picture", 1.0, self._draw)]
+        """The image."""
+        return [Part("image", 1.0, self._generate)]
 
-    def _draw(self, **changes: Any) -> Any:
+    def _generate(self, **changes: Any) -> Any:
         own = torch.Generator().manual_seed(0)
         return self.target(prompt=self.prompt, generator=own, **{**self.settings, **changes})
 
@@ -127,15 +127,15 @@ def architecture_steps(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Iterator[tuple[int, Step]]:
-    """Steps of a published architecture with random weights, by the side of the picture in pixels.
+    """Steps of a published architecture with random weights, by the side of the image in pixels.
 
     Args:
         arch: name in :data:`tomadiff.evaluation.timing.architectures.ARCHITECTURES`.
         sizes: sides in pixels; ``None`` is what it was trained for.
         depth: keep at most this many transformer blocks of every stack.
         batch: samples per call.
-        device: the GPU if there is one, unless told.
-        dtype: bfloat16 on a GPU and float32 elsewhere, unless told.
+        device: by default the GPU if there is one.
+        dtype: by default bfloat16 on a GPU and float32 elsewhere.
     """
     require_choice("architecture", arch, tuple(ARCHITECTURES))
     place = models.device_of(device)
@@ -148,7 +148,7 @@ def architecture_steps(
 
 
 def dtype_of(name: str | None, place: torch.device) -> torch.dtype:
-    """The dtype of that name; bfloat16 on a GPU and float32 elsewhere, unless told."""
+    """The dtype of that name; by default bfloat16 on a GPU and float32 elsewhere."""
     if name is None:
         return torch.bfloat16 if place.type == "cuda" else torch.float32
     require_choice("dtype", name, tuple(models.DTYPES))

@@ -1,7 +1,7 @@
-"""Find settings for a model: within a budget of operations, the ones whose pictures stay nearest to the unmerged ones.
+"""Find settings for a model: within a budget of FLOPs, the ones whose images stay nearest to the unmerged ones.
 
-Costs are counted first, for one call of each kind, so nothing is drawn that the budget rules out. What is left is
-tried on few pictures, and its better half on more, until one is left or the pictures are used up.
+Costs are counted first, for one call of each kind, so nothing is generated that the budget rules out. What is left is
+tried on few images, and its better half on more, until one is left or the images are used up.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from PIL import Image
 from tomadiff.engine.discover import settled as settled_by
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart
-from tomadiff.evaluation.runs.dry_run import Rehearsal, rehearse
+from tomadiff.evaluation.runs.dry_run import DryRun, dry_run
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Call, Question, Variant
+from tomadiff.evaluation.runs.generate import Call, Task, Variant
 from tomadiff.evaluation.runs.journal import Journal
 from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
 from tomadiff.families.base import Family
@@ -36,7 +36,7 @@ RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, 0.05, 0.2, 0.4)
 BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios, beside forecasts too
 TOLERANCES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5)  # of forecasts
-SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth a picture
+SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth an image
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Finding:
 
     Attributes:
         candidate: the settings.
-        cost: operations, as a share of the unmerged model's.
-        error: mean squared error of pixels from 0 to 255, over the pictures it was tried on.
-        pictures: how many those were.
+        cost: FLOPs, as a share of the unmerged model's.
+        error: mean squared error of pixels from 0 to 255, over the images it was tried on.
+        images: how many those were.
     """
 
     candidate: Candidate
     cost: float
     error: float
-    pictures: int
+    images: int
 
     @property
     def psnr(self) -> float:
@@ -89,7 +89,7 @@ def forecasting(steps: int) -> Iterator[Candidate]:
 
 
 def reusing(steps: int) -> Iterator[Candidate]:
-    """Layers left out at some steps, which give again what they gave last: alone, and on top of merging."""
+    """Layers left out at some steps, which reuse their last output: alone, and on top of merging."""
     seen = set[tuple[float, tuple[bool, ...]]]()
     for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
         schedule = Schedule(1, 1, start=start, reuse_every=every, reuse_from=start)
@@ -100,16 +100,16 @@ def reusing(steps: int) -> Iterator[Candidate]:
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
-    """How to merge, and when to plan anew: our defaults, and settings that suit some models better."""
-    ours, every_step = ToMA(ratio), Schedule(1, 1)
-    yield "ours", ours, every_step
-    yield "plans kept 2 steps", ours, Schedule(2, 2)
-    yield "shared quota", replace(ours, quota="shared"), every_step
-    yield "random destinations", replace(ours, selector="random"), every_step
+    """How to merge, and when to plan anew: the default, and settings that suit some models better."""
+    default, every_step = ToMA(ratio), Schedule(1, 1)
+    yield "default", default, every_step
+    yield "plans kept 2 steps", default, Schedule(2, 2)
+    yield "shared quota", replace(default, quota="shared"), every_step
+    yield "random destinations", replace(default, selector="random"), every_step
     if levels > 1:  # detail lives on the finest grid
         less, more = ratio / 2, (1 + ratio) / 2
         coarse = dict.fromkeys(range(1, levels), more)
-        yield "coarse levels more", ours, Schedule(1, 1, ratio_at_level={0: less, **coarse})
+        yield "coarse levels more", default, Schedule(1, 1, ratio_at_level={0: less, **coarse})
 
 
 def levels_of(model: Any) -> int:
@@ -117,22 +117,22 @@ def levels_of(model: Any) -> int:
     return len({stack.depth for stack in family_of(model).stacks(model) if stack.blocks})
 
 
-def affordable(rehearsal: Rehearsal, budget: float) -> list[tuple[Candidate, float]]:
+def affordable(counted: DryRun, budget: float) -> list[tuple[Candidate, float]]:
     """Settings that spend the budget and no more, with their cost.
 
     How many steps a tolerance computes is known only from images. Such settings are here if they may fit, with the cost
     of all steps.
     """
     if not 0 < budget < 1:
-        raise SettingError(f"flops={budget!r} is not possible; give the share of operations to keep, such as 0.6.")
-    full = rehearsal.flops(Variant())
-    offered = settings(rehearsal.steps, levels_of(rehearsal.model), family_of(rehearsal.model))
-    costs = [(one, rehearsal.flops(one) / full) for one in offered]
-    fitting = [(one, cost) for one, cost in costs if _may_fit(one, cost, budget, rehearsal.steps)]
+        raise SettingError(f"flops={budget!r} is not possible; give the share of FLOPs to keep, such as 0.6.")
+    full = counted.flops(Variant())
+    offered = settings(counted.steps, levels_of(counted.model), family_of(counted.model))
+    costs = [(one, counted.flops(one) / full) for one in offered]
+    fitting = [(one, cost) for one, cost in costs if _may_fit(one, cost, budget, counted.steps)]
     if not fitting:
         lowest = min(cost for _, cost in costs)
         raise SettingError(
-            f"No setting keeps {budget:.0%} of the operations of this model; the least that merging can reach is "
+            f"No setting keeps {budget:.0%} of the FLOPs of this model; the least that merging can reach is "
             f"{lowest:.0%}. Give a larger share."
         )
     return fitting
@@ -156,14 +156,14 @@ def search(
     What the ``journal`` holds is not tried again; a setting on so many images is one row of it.
     """
     journal = journal or Journal()
-    rehearsal = rehearse(pipe, Question(Variant(), *pairs[0]), call)
-    field = affordable(rehearsal, budget)
+    counted = dry_run(pipe, Task(Variant(), *pairs[0]), call)
+    field = affordable(counted, budget)
     trials, found, failures = Trials(pipe, call), dict[str, Finding](), Failures()
-    pictures = 2
+    images = 2
     while True:
-        seen = pairs[: min(pictures, len(pairs))]
+        seen = pairs[: min(images, len(pairs))]
         for candidate, cost in field:
-            advance(f"{candidate.name} on {len(seen)} pictures")
+            advance(f"{candidate.name} on {len(seen)} images")
             asked = {
                 "settings": repr((*candidate.made(), candidate.forecast)),
                 "call": repr(call),
@@ -182,9 +182,9 @@ def search(
             why = f"; the last: {failures.lines[-1]}" if failures.lines else " within the budget; give a larger share."
             raise TomaError(f"No setting could be tried{why}")
         if len(field) == 1 or len(seen) == len(pairs):
-            return sorted(found.values(), key=lambda one: (-one.pictures, one.error))
+            return sorted(found.values(), key=lambda one: (-one.images, one.error))
         field.sort(key=lambda one: found[one[0].name].error)
-        field, pictures = field[: max(1, len(field) // 3)], 2 * pictures
+        field, images = field[: max(1, len(field) // 3)], 2 * images
 
 
 def _figures(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
@@ -196,14 +196,14 @@ def _figures(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict
 def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
     """What the search found, to keep."""
     why = (
-        f"Found by `tomadiff tune` within {budget:.0%} of the operations: {best.cost:.1%} of them at "
-        f"{best.psnr:.1f} dB against the unmerged model, over {best.pictures} pictures of {steps} steps."
+        f"Found by `tomadiff tune` within {budget:.0%} of the FLOPs: {best.cost:.1%} of them at "
+        f"{best.psnr:.1f} dB against the unmerged model, over {best.images} images of {steps} steps."
     )
     found = best.candidate
     return Preset(found.method, replace(found.schedule), made_for=model, why=why, forecast=found.forecast)
 
 
-# ---------------------------------------------------------------------------------------------- the picture of it
+# ---------------------------------------------------------------------------------------------- chart
 def front(found: Sequence[Finding]) -> list[Finding]:
     """By rising cost, those that are nearer than all that cost no more."""
     kept: list[Finding] = []
@@ -214,14 +214,14 @@ def front(found: Sequence[Finding]) -> list[Finding]:
 
 
 def chart(found: Sequence[Finding], model: str) -> Image.Image:
-    """Operations against distance: what each way to merge reached, dashed, and the front of all."""
+    """FLOPs against distance: what each way to merge reached, dashed, and the front of all."""
     lines = [
         _line(name, front([one for one in found if _way(one) == name]), COLOURS[place % len(COLOURS)], dashed=True)
         for place, name in enumerate(dict.fromkeys(map(_way, found)), start=1)
     ]
     lines.append(_line("front of all", front(found), COLOURS[0]))
-    note = "PSNR against the unmerged pictures, dB: higher is nearer; settings that looked bad saw fewer pictures"
-    return line_chart(f"{model}, tuned", note, "operations left, %", lines, (860, 560), percent=False)
+    note = "PSNR against the unmerged images, dB: higher is nearer; settings that looked bad saw fewer images"
+    return line_chart(f"{model}, tuned", note, "FLOPs left, %", lines, (860, 560), percent=False)
 
 
 def _way(one: Finding) -> str:

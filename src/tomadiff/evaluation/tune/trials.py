@@ -1,4 +1,4 @@
-"""Try settings on a pipeline: the same pictures with and without them, how far apart they are, and at which cost."""
+"""Try settings on a pipeline: the same images with and without them, how far apart they are, and at which cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from tomadiff.cost import flop_counter
 from tomadiff.evaluation.metrics.distances import cosine_distance, mse, psnr, ssim
 from tomadiff.evaluation.metrics.features import Network, image_features, to_pixels
-from tomadiff.evaluation.runs.generate import Call, draw_together, patched
+from tomadiff.evaluation.runs.generate import Call, generate_batch, patched
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.methods.base import Method
 from tomadiff.steps.forecast import Forecast
@@ -22,7 +22,7 @@ Pair = tuple[Prompt, int]
 """A prompt and a seed."""
 
 Around = Callable[[Any], AbstractContextManager[Any]]
-"""Puts something else on a pipeline while pictures are drawn, such as a cache, and takes it off again."""
+"""Puts something else on a pipeline while images are generated, such as a cache, and takes it off again."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Candidate:
         return cls(f"{name} {method.ratio:.2f}", method, schedule or method.schedule)
 
     def made(self) -> tuple[Method, Schedule]:
-        """As drawing takes it."""
+        """As :func:`patched` takes it."""
         return self.method, self.schedule
 
 
 class Trials:
-    """Draws and compares on one pipeline.
+    """Generates and compares on one pipeline.
 
     Args:
         pipe: unmerged.
@@ -58,49 +58,49 @@ class Trials:
         self.pipe, self.call, self.judge = pipe, call, judge
         self.computed = 1.0  # share of the denoising steps of the last image
         self._unmerged: dict[tuple[tuple[str, int], ...], list[Image.Image]] = {}
-        self._operations: int | None = None
+        self._flops: int | None = None
 
-    def draw(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
-        """Pictures, unmerged without a candidate."""
+    def generate(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
+        """Images, unmerged without a candidate."""
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
         if candidate is None:
-            return draw_together(self.pipe, prompts, seeds, self.call)[0]
+            return generate_batch(self.pipe, prompts, seeds, self.call)[0]
         with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast) as patch:
-            images = draw_together(self.pipe, prompts, seeds, self.call)[0]
+            images = generate_batch(self.pipe, prompts, seeds, self.call)[0]
             self.computed = 1.0 if patch is None else patch.pattern.share
             return images
 
     def unmerged(self, pairs: Sequence[Pair]) -> list[Image.Image]:
-        """What pictures are compared with; drawn once."""
+        """What images are compared with; generated once."""
         key = tuple((prompt.text, seed) for prompt, seed in pairs)
         if key not in self._unmerged:
-            self._unmerged[key] = self.draw(pairs)
+            self._unmerged[key] = self.generate(pairs)
         return self._unmerged[key]
 
     def cost(self, pair: Pair, candidate: Candidate) -> float:
-        """Operations of one whole picture with the candidate, planning included, as a share of the unmerged one's."""
-        if self._operations is None:
-            self._operations = self._count(pair)
-        return self._count(pair, candidate) / self._operations
+        """FLOPs of one whole image with the candidate, planning included, as a share of the unmerged one's."""
+        if self._flops is None:
+            self._flops = self._count(pair)
+        return self._count(pair, candidate) / self._flops
 
     def _count(self, pair: Pair, candidate: Candidate | None = None) -> int:
         with flop_counter() as counter:
-            self.draw([pair], candidate)
+            self.generate([pair], candidate)
         return int(counter.get_total_flops())
 
     def compare(self, pairs: Sequence[Pair], candidate: Candidate) -> list[Mapping[str, float]]:
-        """Draw ``pairs`` with the candidate; for each, how far it is from the unmerged picture, by metric.
+        """Generate ``pairs`` with the candidate; for each, how far it is from the unmerged image, by metric.
 
         ``computed`` is the share of denoising steps that were computed. Where a tolerance decides, the worst image of a
         batch decides for all, so each is generated alone.
         """
         if len(pairs) > 1 and candidate.forecast is not None and not candidate.forecast.is_fixed:
             return [figures for pair in pairs for figures in self.compare([pair], candidate)]
-        drawn, wanted = self.draw(pairs, candidate), self.unmerged(pairs)
-        pixels, targets = to_pixels(drawn), to_pixels(wanted)
+        generated, wanted = self.generate(pairs, candidate), self.unmerged(pairs)
+        pixels, targets = to_pixels(generated), to_pixels(wanted)
         figures = {"mse": mse(pixels, targets), "psnr": psnr(pixels, targets), "ssim": ssim(pixels, targets)}
         if self.judge is not None:
-            seen, meant = image_features(self.judge, drawn), image_features(self.judge, wanted)
+            seen, meant = image_features(self.judge, generated), image_features(self.judge, wanted)
             figures["judge"] = cosine_distance(seen, meant)
         whole = {"computed": self.computed}
         return [{name: float(values[place]) for name, values in figures.items()} | whole for place in range(len(pairs))]

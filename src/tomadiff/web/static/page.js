@@ -1,7 +1,7 @@
 "use strict";
 // Gradio's before/after slider listens to mouse and touch alone. This gives its handle a name and the arrow keys, by
-// moving it with the mouse events it knows, and lets wheel and finger scroll the page over the picture. Gradio's
-// pictures have no words for those who cannot see them; these have.
+// moving it with the mouse events it knows, and lets wheel and finger scroll the page over the image. Gradio's
+// images have no words for those who cannot see them; these have.
 (() => {
   const HANDLE = "#pair [data-testid=slider]";
   const STEPS = { ArrowLeft: -0.05, ArrowDown: -0.05, ArrowRight: 0.05, ArrowUp: 0.05, PageDown: -0.2, PageUp: 0.2, Home: -1, End: 1 };
@@ -9,21 +9,21 @@
   const NAMES = [["#pair img:first-of-type", "unmerged"], ["#pair img", "merged"], ["#map img", "what merged"]];
 
   const place = (handle) => {
-    const picture = handle.parentElement.querySelector("img").getBoundingClientRect();
+    const image = handle.parentElement.querySelector("img").getBoundingClientRect();
     const edge = handle.getBoundingClientRect();
-    return { picture, x: edge.left + edge.width / 2, y: edge.top + edge.height / 2 };
+    return { image, x: edge.left + edge.width / 2, y: edge.top + edge.height / 2 };
   };
 
   const describe = (handle) => {
-    const { picture, x } = place(handle);
-    const share = Math.round(100 * Math.min(1, Math.max(0, (x - picture.left) / picture.width)));
+    const { image, x } = place(handle);
+    const share = Math.round(100 * Math.min(1, Math.max(0, (x - image.left) / image.width)));
     handle.setAttribute("aria-valuenow", share);
     handle.setAttribute("aria-valuetext", `${share} % unmerged, the rest merged`);
   };
 
   const move = (handle, by) => {
-    const { picture, x, y } = place(handle);
-    const goal = Math.min(picture.right, Math.max(picture.left, x + by * picture.width));
+    const { image, x, y } = place(handle);
+    const goal = Math.min(image.right, Math.max(image.left, x + by * image.width));
     for (const [type, at] of [["mousedown", x], ["mousemove", goal], ["mouseup", goal]]) {
       const target = type === "mousedown" ? handle : window;
       target.dispatchEvent(new MouseEvent(type, { view: window, bubbles: true, cancelable: true, clientX: at, clientY: y }));
@@ -35,7 +35,7 @@
     for (const handle of document.querySelectorAll(`${HANDLE}:not([role=slider])`)) {
       handle.setAttribute("role", "slider");
       handle.setAttribute("tabindex", "0");
-      handle.setAttribute("aria-label", "Share of the unmerged picture");
+      handle.setAttribute("aria-label", "Share of the unmerged image");
       handle.setAttribute("aria-valuemin", "0");
       handle.setAttribute("aria-valuemax", "100");
       describe(handle);
@@ -56,9 +56,9 @@
     if (over && !meant) event.stopPropagation();
   };
 
-  // On a phone the pictures lie below the button.
+  // On a phone the images lie below the button.
   const follow = (event) => {
-    if (!event.target.closest?.("#draw")) return;
+    if (!event.target.closest?.("#generate")) return;
     const pair = document.querySelector("#pair");
     const { top } = pair.getBoundingClientRect();
     if (top > 0.7 * window.innerHeight) pair.scrollIntoView({ behavior: "smooth" });

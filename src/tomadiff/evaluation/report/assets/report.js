@@ -1,5 +1,5 @@
 "use strict";
-// Pictures are in the page once, in the strip; the stage borrows their addresses. Texts go in as text, never as markup.
+// Images are in the page once, in the strip; the stage borrows their addresses. Texts go in as text, never as markup.
 for (const box of document.querySelectorAll("[data-compare]")) {
   const stage = box.querySelector(".stage");
   const [after, before] = stage.querySelectorAll("img");
@@ -11,9 +11,9 @@ for (const box of document.querySelectorAll("[data-compare]")) {
     range.setAttribute("aria-valuetext", `${range.value} % unmerged, the rest merged`);
   };
   const pick = (radio) => {
-    const picture = radio.parentElement.querySelector("img");
-    after.src = picture.src;
-    after.alt = picture.alt;
+    const image = radio.parentElement.querySelector("img");
+    after.src = image.src;
+    after.alt = image.alt;
     chosen.textContent = radio.dataset.title;
   };
   before.src = source.src;

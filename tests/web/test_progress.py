@@ -11,14 +11,14 @@ from tomadiff.web.progress import Progress, Stopped, Visitors
 @pytest.mark.parametrize("family", ["sd15", "pixart"])
 def test_every_step_is_told(family: str) -> None:
     model, told = tiny.build(family), []
-    progress = Progress(3, lambda *news: told.append(news))
+    progress = Progress(3, lambda *progress: told.append(progress))
     progress.begin("a fox")
     model.draw(num_inference_steps=3, **progress.arguments(model.pipe))
     assert told == [(done, 3, "a fox") for done in range(4)]
 
 
 @pytest.mark.parametrize("family", ["sd15", "pixart"])
-def test_a_picture_that_nobody_waits_for_stops_between_two_steps(family: str) -> None:
+def test_an_image_that_nobody_waits_for_stops_between_two_steps(family: str) -> None:
     model, stop = tiny.build(family), Event()
     progress = Progress(50, lambda done, *_: stop.set() if done == 2 else None, stop)
     with pytest.raises(Stopped):

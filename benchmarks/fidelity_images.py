@@ -1,6 +1,6 @@
-"""A few prompts as every method draws them; ``python -m benchmarks.fidelity_pictures emoji-sdxl``.
+"""A few prompts as every method generates them; ``python -m benchmarks.fidelity_images emoji-sdxl``.
 
-Draws ``docs/images/fidelity-<model>.png``: the unmerged picture first, then merged ones with their PSNR against it.
+Writes ``docs/images/fidelity-<model>.png``: the unmerged image first, then merged ones with their PSNR against it.
 ToMeSD and ToFu merge at every op and level here, as ToMA does, so that equal ratios are equally hard.
 """
 
@@ -21,14 +21,14 @@ from benchmarks.fidelity_report import IMAGES
 from tomadiff import ToDo, ToFu, ToMA, ToMeSD, embedded
 from tomadiff.evaluation.metrics.distances import psnr
 from tomadiff.evaluation.metrics.features import to_pixels
-from tomadiff.evaluation.report.overlay import picture_grid
+from tomadiff.evaluation.report.overlay import image_grid
 from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
 
 UNMERGED = "unmerged"
 
 
 def columns() -> dict[str, Candidate | None]:
-    """What is drawn, by its heading."""
+    """What is generated, by its heading."""
     methods = {
         **{f"ToMA .{100 * ratio:.0f}".rstrip("0"): ToMA(ratio) for ratio in RATIOS},
         "paper .5": ToMA.paper(0.5),
@@ -40,25 +40,27 @@ def columns() -> dict[str, Candidate | None]:
     return {UNMERGED: None, **{head: Candidate.of(head, method) for head, method in methods.items()}}
 
 
-def drawn(trials: Trials, pairs: Sequence[Pair], candidate: Candidate | None, together: int) -> Iterator[Image.Image]:
+def generated(
+    trials: Trials, pairs: Sequence[Pair], candidate: Candidate | None, together: int
+) -> Iterator[Image.Image]:
     """One column."""
     for part in batches(pairs, together):
-        yield from trials.unmerged(part) if candidate is None else trials.draw(part, candidate)
+        yield from trials.unmerged(part) if candidate is None else trials.generate(part, candidate)
 
 
 def grid(model: str, count: int, steps: int) -> Image.Image:
     """A row for each prompt."""
     trials, pairs, heads = trials_of(model, steps), pairs_of(count), columns()
-    pictures = {
-        head: list(drawn(trials, pairs, candidate, TOGETHER[model]))
+    images = {
+        head: list(generated(trials, pairs, candidate, TOGETHER[model]))
         for head, candidate in track(heads.items(), description=f"{model}, {steps}")
     }
-    distances = {head: psnr(to_pixels(own), to_pixels(pictures[UNMERGED])) for head, own in pictures.items()}
+    distances = {head: psnr(to_pixels(own), to_pixels(images[UNMERGED])) for head, own in images.items()}
     rows = []
     for place, (prompt, _) in enumerate(pairs):
         notes = ["" if head == UNMERGED else f"{distances[head][place]:.1f} dB" for head in heads]
-        rows.append((prompt.text, [own[place] for own in pictures.values()], notes))
-    return picture_grid(rows, list(heads))
+        rows.append((prompt.text, [own[place] for own in images.values()], notes))
+    return image_grid(rows, list(heads))
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -70,8 +72,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="docs/images/fidelity-<model>.png unless told")
     wanted = parser.parse_args(given)
     torch.set_num_threads(wanted.threads)
-    picture = grid(wanted.model, wanted.prompts, wanted.steps)
-    picture.save(wanted.out or IMAGES / f"fidelity-{wanted.model}.png", optimize=True)
+    image = grid(wanted.model, wanted.prompts, wanted.steps)
+    image.save(wanted.out or IMAGES / f"fidelity-{wanted.model}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,16 @@ from PIL import Image
 
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.features import SOURCES, at_hand, openers
-from tomadiff.evaluation.runs.synthetic_image import landscape
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 from tomadiff.web.metric_cards import apart, cards
 
 
-def picture(seed: int) -> Image.Image:
-    return Image.fromarray((landscape(64, seed=seed) * 255).astype("uint8"))
+def image(seed: int) -> Image.Image:
+    return Image.fromarray((synthetic_image(64, seed=seed) * 255).astype("uint8"))
 
 
-def test_equal_pictures_are_equal_and_others_are_not() -> None:
-    same, other = apart(picture(7), picture(7), {}), apart(picture(7), picture(8), {})
+def test_equal_images_are_equal_and_others_are_not() -> None:
+    same, other = apart(image(7), image(7), {}), apart(image(7), image(8), {})
     assert same == {"psnr": 100.0, "ssim": pytest.approx(1)}
     assert other["psnr"] < 40
     assert other["ssim"] < 0.9
@@ -26,15 +26,15 @@ def test_equal_pictures_are_equal_and_others_are_not() -> None:
 @pytest.mark.skipif("emoji-judge" not in embedded.available(), reason="emoji-judge is not trained yet")
 def test_a_network_adds_its_distance() -> None:
     judge = openers(["judge"])["judge"]()
-    assert apart(picture(7), picture(7), {"judge": judge})["judge"] == pytest.approx(0, abs=1e-6)
-    assert apart(picture(7), picture(8), {"judge": judge})["judge"] > 1e-4
+    assert apart(image(7), image(7), {"judge": judge})["judge"] == pytest.approx(0, abs=1e-6)
+    assert apart(image(7), image(8), {"judge": judge})["judge"] > 1e-4
 
 
-def test_cards_tell_times_speed_up_and_where_the_unmerged_picture_is_from() -> None:
-    told = cards(3.0, 2.0, {"psnr": 21.5}, reused=True)
-    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged, kept"):
-        assert words in told
-    assert "kept" not in cards(3.0, 2.0, {})
+def test_cards_tell_times_speed_up_and_where_the_unmerged_image_is_from() -> None:
+    shown = cards(3.0, 2.0, {"psnr": 21.5}, reused=True)
+    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged, cached"):
+        assert words in shown
+    assert "cached" not in cards(3.0, 2.0, {})
 
 
 def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

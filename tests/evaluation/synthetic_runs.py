@@ -1,4 +1,4 @@
-"""Stand-ins that are quick: runs whose pictures are painted, not denoised, and an architecture that is thin."""
+"""Stand-ins that are quick: runs whose images are painted, not denoised, and an architecture that is thin."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from tomadiff.evaluation.runs.record import Run, Sample
-from tomadiff.evaluation.runs.synthetic_image import landscape
+from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES
 
 NASTY = "<script>document.title = 'hacked'</script><img src=x onerror=alert(1)> \"fox\" | `a` </title>"
@@ -28,11 +28,11 @@ def painted_run(
         {"cpu": "a brush", "torch": "0"},
     )
     for place, prompt in enumerate(prompts):
-        picture = Image.fromarray((landscape(size, seed=place) * 255).astype(np.uint8))
-        run.add(Sample("baseline", 0, prompt, 0, 2.0, 2e12), picture)
+        image = Image.fromarray((synthetic_image(size, seed=place) * 255).astype(np.uint8))
+        run.add(Sample("baseline", 0, prompt, 0, 2.0, 2e12), image)
         for method in methods:
             for ratio in (0.25, 0.5, 0.75):
-                merged = picture.filter(ImageFilter.GaussianBlur(ratio * 2))
+                merged = image.filter(ImageFilter.GaussianBlur(ratio * 2))
                 run.add(
                     Sample(method, ratio, prompt, 0, 2 - ratio, 2e12 * (1 - ratio / 2)),
                     merged,

@@ -1,11 +1,11 @@
-"""What a browser sends becomes a question, or says which field is wrong."""
+"""What a browser sends becomes a request, or says which field is wrong."""
 
 from typing import Any
 
 import pytest
 
 from tomadiff.evaluation.runs.generate import Variant
-from tomadiff.web.request import FIELDS, Asked, Canvas, Picture, read
+from tomadiff.web.request import FIELDS, Canvas, ImageRequest, ImageSettings, read
 
 CANVAS = Canvas(128, 128)
 GOOD: dict[str, Any] = {
@@ -14,14 +14,14 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_good_values_become_a_question() -> None:
-    asked = read(GOOD, CANVAS)
-    assert asked == Asked(Picture("emoji-sdxl", "a fox", 7, 20, 128, 64), Variant("toma", 0.5))
-    assert isinstance(asked, Asked)
-    assert isinstance(asked.picture.steps, int)  # browsers send 20.0, and pipelines refuse it
+def test_good_values_become_a_request() -> None:
+    request = read(GOOD, CANVAS)
+    assert request == ImageRequest(ImageSettings("emoji-sdxl", "a fox", 7, 20, 128, 64), Variant("toma", 0.5))
+    assert isinstance(request, ImageRequest)
+    assert isinstance(request.settings.steps, int)  # browsers send 20.0, and pipelines refuse it
 
 
-def test_a_method_with_a_ratio_of_its_own_is_one_question_wherever_the_slider_stands() -> None:
+def test_a_method_with_a_ratio_of_its_own_is_one_request_wherever_the_slider_stands() -> None:
     here, there = (read({**GOOD, "method": "todo", "ratio": ratio}, CANVAS) for ratio in (0.1, 0.9))
     assert here == there
 
@@ -29,9 +29,9 @@ def test_a_method_with_a_ratio_of_its_own_is_one_question_wherever_the_slider_st
 @pytest.mark.parametrize(
     ("name", "value", "field", "words"),
     [
-        ("prompt", "", "prompt", "say what to draw"),
-        ("prompt", " \n ", "prompt", "say what to draw"),
-        ("prompt", None, "prompt", "say what to draw"),
+        ("prompt", "", "prompt", "say what to generate"),
+        ("prompt", " \n ", "prompt", "say what to generate"),
+        ("prompt", None, "prompt", "say what to generate"),
         ("prompt", "x" * 1001, "prompt", "1001 characters"),
         ("method", "tomb", "method", "'toma'"),
         ("ratio", 1.0, "ratio", "up to (not including) 1"),
@@ -58,16 +58,16 @@ def test_a_wrong_value_is_told_at_its_own_field(name: str, value: Any, field: st
     assert words in wrong[field]
 
 
-def test_a_forecast_is_another_question() -> None:
+def test_a_forecast_is_another_request() -> None:
     plain, forecast = read(GOOD, CANVAS), read({**GOOD, "forecast": 0.1}, CANVAS)
-    assert isinstance(plain, Asked)
-    assert isinstance(forecast, Asked)
+    assert isinstance(plain, ImageRequest)
+    assert isinstance(forecast, ImageRequest)
     assert (plain.variant.forecast, forecast.variant.forecast) == (0.0, 0.1)
     assert plain != forecast
 
 
 def test_a_ratio_that_is_too_much_for_the_method_is_told_at_the_ratio() -> None:
-    assert isinstance(read({**GOOD, "ratio": 0.9}, CANVAS), Asked)
+    assert isinstance(read({**GOOD, "ratio": 0.9}, CANVAS), ImageRequest)
     wrong = read({**GOOD, "ratio": 0.9, "method": "tomesd"}, CANVAS)
     assert isinstance(wrong, dict)
     assert "0.75" in wrong["ratio"]
