@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
-from tomadiff.cost.budget import Rung, rungs_of
+from tomadiff.cost.budget import RatioChoice, choices_of
 from tomadiff.evaluation.tune.trials import Around, Candidate
 
 RATIOS = (0.25, 0.5, 0.75)
@@ -74,23 +74,23 @@ def default_at(ratio: float, start: float | None = None, change: str = "", **set
 
 def within(budget: float, cost: Callable[[Candidate], float], model: str) -> Candidate | None:
     """The default at no more than a share of the FLOPs: the dearest of :func:`ladder` that is; ``None`` if none is."""
-    rungs = ladder(model)
-    place = bisect_left(rungs, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
-    return rungs[place] if place < len(rungs) else None
+    choices = ladder(model)
+    place = bisect_left(choices, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
+    return choices[place] if place < len(choices) else None
 
 
 def ladder(model: str) -> list[Candidate]:
     """Every setting of the default that ``apply(pipe, flops=…)`` may choose, the dearest first."""
     ratios = [part / PARTS[model] for part in range(1, PARTS[model])]
-    return [at_rung(rung) for rung in rungs_of(ratios, LEVELS[model])]
+    return [at_choice(choice) for choice in choices_of(ratios, LEVELS[model])]
 
 
-def at_rung(rung: Rung) -> Candidate:
+def at_choice(choice: RatioChoice) -> Candidate:
     """The default, merging so much."""
-    even = default_at(rung.ratio)
-    if rung.finest == rung.ratio:
+    even = default_at(choice.ratio)
+    if choice.finest == choice.ratio:
         return even
-    return replace(even, name=f"{DEFAULT} {rung.ratio:.2f}/{rung.finest:.2f}", schedule=rung.on(even.schedule))
+    return replace(even, name=f"{DEFAULT} {choice.ratio:.2f}/{choice.finest:.2f}", schedule=choice.on(even.schedule))
 
 
 def defaults(_: Bench) -> Iterator[Candidate]:

@@ -45,7 +45,7 @@ def generate(pipe: Any, method: ToMA, arguments: dict[str, Any], tally: Tally) -
     """One image, with plans for every block at every step, each of which is looked at."""
     inverted = replace(method, unmerge="pseudo-inverse", scope="block")
     with tomadiff.apply(pipe, inverted, schedule=Schedule(1, 1), guard=False) as patch:
-        patch.watch(lambda _, planner, __: tally.look(planner.last))
+        patch.watch(lambda _, group, __: tally.look(group.last))
         pipe(**{**arguments, "output_type": "latent"})
 
 

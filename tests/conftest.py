@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import tomadiff.cost.guard
+import tomadiff.patch
 
 # deadline: shared machines stall. derandomize: a red run must be red again. print_blob: and reproducible elsewhere.
 settings.register_profile(
@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 # Models of tests are far too small for merging to save time: the guard would leave them all alone. Tests of the guard
 # ask for it.
-tomadiff.cost.guard.DEFAULT = False
+tomadiff.patch.GUARD = False
 
 
 # Folders around the core: tracing lines there takes a third more time and adds nothing to the core's coverage.

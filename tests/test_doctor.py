@@ -5,7 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tomadiff
-from tomadiff.cli.main import app, doctor
+from tomadiff.cli import doctor
+from tomadiff.cli.main import app
 
 
 def test_healthy() -> None:
@@ -37,7 +38,7 @@ def test_ill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_merging_breaks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks look at results: a patch that does nothing, or does not come off, is ill."""
-    monkeypatch.setattr("tomadiff.engine.slots.Slot.merge", lambda _, tokens: 1 / 0)
+    monkeypatch.setattr("tomadiff.engine.group.PlanGroup.merge", lambda _, tokens: 1 / 0)
     (plan, applied, removed, *_) = doctor.self_test()
     assert (plan.passed, applied.passed, removed.passed) == (True, False, False)
     monkeypatch.undo()

@@ -36,8 +36,7 @@ ROWS = (
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 ONLY = {"kernels": {"errors"}}  # all that these folders may import
 # All that may import kernels: they stand in for functions of merging; the others trace what they cost.
-GUESTS = {"kernels": {"merging", "cost", "engine", "evaluation"}}
-NOT_YET = {("families", "engine"), ("engine", "cost")}
+GUESTS = {"kernels": {"merging", "cost", "evaluation"}}
 EXTRA_FOLDERS = {"web"}  # needs an extra: never imported at the top of a file
 # `import tomadiff` must be quick and need no extra, so it loads these only from inside a function.
 LOADED_LATE = {"embedded", "evaluation", "web", "cli"}
@@ -48,8 +47,8 @@ EVALUATION = (("runs",), ("metrics",), ("report",), ("timing", "inspect", "tune"
 TOP = {"embedded", "evaluation", "cli", "web"}
 PARTIES = {  # third parties and the folders that may import them; torch is for all
     "triton": {"kernels"},
-    "diffusers": TOP | {"families"},
-    "transformers": TOP | {"families"},
+    "diffusers": TOP | {"engine"},
+    "transformers": TOP,
     "accelerate": TOP,
     "huggingface_hub": {"evaluation"},
     "safetensors": TOP,
@@ -66,8 +65,8 @@ PARTIES = {  # third parties and the folders that may import them; torch is for 
     "rich": {"cli", "evaluation"},
 }
 LATE = {  # only inside functions: not everyone has them, or they are slow to import
-    "diffusers": {"families", "evaluation", "cli", "web"},
-    "transformers": {"families", "evaluation", "cli", "web"},
+    "diffusers": {"engine", "evaluation", "cli", "web"},
+    "transformers": {"evaluation", "cli", "web"},
     "huggingface_hub": {"evaluation"},
     "matplotlib": {"evaluation"},
     "scipy": {"evaluation"},
@@ -138,7 +137,7 @@ def _complaint(folder: str, item: Import) -> str | None:
 
 
 def _wrong_folder(folder: str, other: str, late: bool) -> str | None:
-    if other == folder or (folder, other) in NOT_YET:
+    if other == folder:
         return None
     if RANK[other] >= RANK[folder]:
         return f"{other} does not come before {folder}"
@@ -181,8 +180,8 @@ def test_imports_follow_the_direction_of_the_rooms(path: Path) -> None:
         ("methods", "from tomadiff.kernels import select", "may import kernels"),
         ("kernels", "from tomadiff.utils.settings import Settings", "kernels may import only"),
         ("merging", "import numpy as np", "numpy belongs in"),
-        ("engine", "def f():\n    import diffusers", "diffusers belongs in"),
-        ("families", "from diffusers.models import attention", "import diffusers inside the function"),
+        ("families", "def f():\n    import diffusers", "diffusers belongs in"),
+        ("engine", "from diffusers.models import attention", "import diffusers inside the function"),
         ("merging", "import triton", "triton belongs in ['kernels']"),
         ("merging", "import matplotlib.pyplot as plt", "matplotlib belongs in ['evaluation']"),
         ("__init__", "from tomadiff.evaluation import runs", "evaluation does not come before"),
@@ -202,8 +201,8 @@ def test_the_checker_catches(folder: str, source: str, expected: str) -> None:
         ("merging", "import math\nimport torch.nn.functional as F\nfrom tomadiff.errors import ShapeError"),
         ("merging", "from tomadiff import kernels"),
         ("methods", "from .base import Method\nfrom tomadiff.steps.schedule import Schedule"),
-        ("families", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import diffusers"),
-        ("families", "def f():\n    from diffusers import FluxPipeline"),
+        ("engine", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import diffusers"),
+        ("engine", "def f():\n    from diffusers import FluxPipeline"),
         ("cli", "import tomadiff\nimport typer\ndef web():\n    from tomadiff import web"),
         ("evaluation", "from PIL import Image\nfrom tomadiff.patch import apply"),
     ],

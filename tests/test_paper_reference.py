@@ -145,10 +145,10 @@ def generated(pipe: Any, name: str, stop: int, after_step: Any) -> None:
 def by_library(pipe: Any, name: str, method: ToMA, stop: int) -> Run:
     run = Run()
 
-    def noted(slot: str, planner: Any, tokens: Tensor) -> None:
-        chosen = planner.last.destinations
+    def noted(_: str, group: Any, tokens: Tensor) -> None:
+        chosen = group.last.destinations
         assert bool((chosen == chosen[:1]).all())  # both guidance passes
-        run.destinations[tokens.shape[1]][planner.moment.tick.step] = chosen[0].numpy()
+        run.destinations[tokens.shape[1]][group.context.info.step] = chosen[0].numpy()
 
     def after_step(step: int, latents: Tensor) -> Tensor:
         run.latents.append(latents.clone())

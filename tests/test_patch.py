@@ -247,7 +247,7 @@ def test_nothing_is_held_between_steps_but_plans(unet: Any) -> None:
     with tomadiff.apply(unet, 0.5, levels=(0,)) as patch:
         run(unet)
         assert not any(site.last for _, site in sites(unet))
-        assert levels(patch)[0].bytes_held == sites(unet)[0][1].slot.plan.nbytes
+        assert levels(patch)[0].bytes_held == sites(unet)[0][1].group.plan.nbytes
 
 
 def test_repr(unet: Any) -> None:
@@ -541,9 +541,9 @@ def test_guidance_is_found_anew_when_the_batch_changes(unet: Any) -> None:
         pair = inputs(900)["sample"].repeat(2, 1, 1, 1)
         run(unet, **{**inputs(900, batch=2), "sample": pair})
         (_, site), *_ = sites(unet)
-        assert torch.equal(*site.slot.plan.places)
+        assert torch.equal(*site.group.plan.local_index)
         run(unet, **inputs(800, batch=4))
-        places = site.slot.plan.places
+        places = site.group.plan.local_index
         assert not torch.equal(places[0], places[2])
         assert plans(patch) == [2, 2]
 

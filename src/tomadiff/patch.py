@@ -8,19 +8,17 @@ from dataclasses import astuple, fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from torch import Tensor, nn
 
-from tomadiff.cost import guard as guarding
-from tomadiff.cost.budget import Budget, Choice
 from tomadiff.engine.controlnet import MARK as CONTROL
 from tomadiff.engine.controlnet import ForecastControl
 from tomadiff.engine.forecast import MARK as FORECAST
 from tomadiff.engine.forecast import ForecastModel, require_no_cache
+from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.hooks import unwrap
 from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
-from tomadiff.engine.planner import Planner
 from tomadiff.engine.report import Report
 from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
 from tomadiff.families.base import Family
@@ -33,7 +31,13 @@ from tomadiff.steps.forecast import Forecast, Pattern
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.settings import Ratio, Rule, checked
 
+if TYPE_CHECKING:  # costs are loaded when they are asked for
+    from tomadiff.cost.budget import Budget, Choice
+    from tomadiff.cost.policy import CostPolicy
+
 logger = logging.getLogger("tomadiff")
+
+GUARD = True  # whether patches are guarded unless told otherwise
 
 AnyMethod = Annotated[Method | float, Rule("give a ratio such as 0.5, or a method such as ToMA(ratio=0.5)")]
 """A method, or the ratio of the default one."""
@@ -90,7 +94,7 @@ def apply(
     chosen = _method(method, ratio, settings)
     own = own or chosen.schedule
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
-    return Patch(target, chosen, schedule, guarding.DEFAULT if guard is None else guard, budget, steps)
+    return Patch(target, chosen, schedule, GUARD if guard is None else guard, budget, steps)
 
 
 def remove(target: Any) -> None:
@@ -112,13 +116,26 @@ def _budget(
     flops: float | None, speedup: float | None, method: Method | float | None, ratio: float | None
 ) -> Budget | None:
     """The budget that was given, if one was; a method beside it says everything but the ratio."""
-    budget = Budget.of(flops, speedup)
+    budget = None
+    if flops is not None or speedup is not None:
+        from tomadiff.cost.budget import Budget
+
+        budget = Budget(flops, speedup)
     given = ratio if method is None or isinstance(method, Method) else method
     if budget is not None and given is not None:
         raise SettingError(
             f"Both {budget} and the ratio {given} were given; the budget chooses the ratio, so give one."
         )
     return budget
+
+
+def _policy(guard: bool, budget: Budget | None) -> CostPolicy | None:
+    """What a patched model asks before it merges, if anything."""
+    if not guard and budget is None:
+        return None
+    from tomadiff.cost.policy import CostPolicy
+
+    return CostPolicy(guard, budget)
 
 
 def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
@@ -207,8 +224,10 @@ class Patch:
         self._control_models, self._controls = _controls(target), list[ForecastControl]()
         for _, model in models:  # all of them before any is touched
             _require_match(self.method, family_of(unwrap(model)))
-        settings = self.method, self.schedule, guard, budget
-        self._models = [PatchedModel(name, model, *settings) for name, model in models]
+        self._policies = {name: _policy(guard, budget) for name, _ in models}
+        self._models = [
+            PatchedModel(name, model, self.method, self.schedule, self._policies[name]) for name, model in models
+        ]
         self._forecasts: list[ForecastModel] = []
         try:
             self._put_on()
@@ -315,7 +334,9 @@ class Patch:
             budget.require_free(method, schedule)
         for patched in self._models:
             if patched.is_on:
-                patched.change(method, schedule, guard, budget)
+                policy = _policy(guard, budget)
+                patched.change(method, schedule, policy)
+                self._policies[patched.name] = policy
         self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
 
     def _schedule_for(self, method: Method, budget: Budget | None) -> Schedule:
@@ -326,7 +347,8 @@ class Patch:
     @property
     def choices(self) -> dict[str, Choice]:
         """What was chosen last to meet the budget, by component; empty without one and before the first call."""
-        return {patched.name: patched.choice for patched in self._models if patched.choice is not None}
+        policies = [(name, policy) for name, policy in self._policies.items() if policy is not None]
+        return {name: policy.choice for name, policy in policies if policy.choice is not None}
 
     def begin(self, steps: int | None = None) -> None:
         """Say that a new image starts, and how many steps it takes: for loops of one's own.
@@ -352,19 +374,19 @@ class Patch:
         )
 
     def plans(self) -> dict[str, Plan]:
-        """The plan last used by each slot, by name (``"level 0"``); empty before the first call and after removal."""
-        slots = [slot for patched in self._models for slot in patched.slots]
-        return {slot.name: slot.planner.last for slot in slots if slot.planner.last is not None}
+        """The plan last used by each group, by name (``"level 0"``); empty before the first call and after removal."""
+        groups = [group for patched in self._models for group in patched.groups]
+        return {group.name: group.last for group in groups if group.last is not None}
 
-    def watch(self, function: Callable[[str, Planner, Tensor], None]) -> None:
-        """Call ``function(slot, planner, tokens)`` whenever a call of the model asks a slot for its plan.
+    def watch(self, function: Callable[[str, PlanGroup, Tensor], None]) -> None:
+        """Call ``function(name, group, tokens)`` whenever a call of the model asks a group for its plan.
 
-        ``planner.last`` is the plan in use and ``planner.moment.tick`` the step; ``tokens`` ``(B, N, C)`` are what it
+        ``group.last`` is the plan in use and ``group.context.info`` the step; ``tokens`` ``(B, N, C)`` are what it
         would be renewed from. Lasts until the patch is changed or removed.
         """
         for patched in self._models:
-            for slot in patched.slots:
-                slot.planner.watcher = partial(function, slot.name)
+            for group in patched.groups:
+                group.watcher = partial(function, group.name)
 
     def summary(self) -> str:
         """What was merged and forecast so far, as text."""

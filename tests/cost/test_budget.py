@@ -14,7 +14,7 @@ from tests import tiny
 from tomadiff import Schedule, ToDo, ToMA, ToMeSD, embedded
 from tomadiff.cost import Hardware, flop_counter
 from tomadiff.cost import guard as guarding
-from tomadiff.cost.budget import POLICY, Budget, Choice, Rung, Shares, choose, ratios_of, rungs_of
+from tomadiff.cost.budget import POLICY, Budget, Choice, RatioChoice, Shares, choices_of, choose, ratios_of
 from tomadiff.errors import SettingError
 from tomadiff.presets import Preset
 from tomadiff.steps.schedule import Due
@@ -23,20 +23,20 @@ EVERY_STEP = Schedule(destinations_every=1, weights_every=1)
 
 
 # ---------------------------------------------------------------------------------------------- choosing
-def shares(rung: Rung) -> Shares:
+def shares(ratio_choice: RatioChoice) -> Shares:
     """Merging takes off four fifths of what it removes, half of that at level 0, and planning costs a little."""
-    call = 1 - 0.4 * rung.ratio - 0.4 * rung.finest
+    call = 1 - 0.4 * ratio_choice.ratio - 0.4 * ratio_choice.finest
     return {Due.SKIP: 1.0, Due.REUSE: call, Due.REWEIGH: call + 0.01, Due.SELECT: call + 0.02}
 
 
 def cost(choice: Choice, schedule: Schedule, steps: int, **changes: Any) -> float:
     other = replace(choice, **changes)
     due = replace(schedule, start=other.start).dues(steps)
-    return sum(shares(other.rung)[one] for one in due) / steps
+    return sum(shares(other.ratio_choice)[one] for one in due) / steps
 
 
-def even(ratio: float) -> Rung:
-    return Rung(ratio, ratio)
+def even(ratio: float) -> RatioChoice:
+    return RatioChoice(ratio, ratio)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 8, 20, 50])
@@ -46,9 +46,9 @@ def test_the_smallest_ratio_that_meets_the_budget_is_taken(steps: int, target: f
     choice = choose(Budget(flops=target), shares, schedule, steps)
     assert choice.share == pytest.approx(cost(choice, schedule, steps))
     assert choice.share <= target
-    assert cost(choice, schedule, steps, rung=even(choice.ratio - 1 / POLICY.notches)) > target
+    assert cost(choice, schedule, steps, ratio_choice=even(choice.ratio - 1 / POLICY.notches)) > target
     early = round(POLICY.unmerged * steps)
-    assert choice.start == early or cost(choice, schedule, steps, rung=even(POLICY.most), start=early) > target
+    assert choice.start == early or cost(choice, schedule, steps, ratio_choice=even(POLICY.most), start=early) > target
 
 
 def test_a_speedup_is_a_share_of_the_time() -> None:
@@ -59,24 +59,26 @@ def test_a_speedup_is_a_share_of_the_time() -> None:
 
 
 def test_of_ratios_that_come_to_the_same_the_round_one_is_taken() -> None:
-    def in_sixteenths(rung: Rung) -> Shares:
-        return shares(Rung(round(16 * rung.ratio) / 16, round(16 * rung.finest) / 16))
+    def in_sixteenths(ratio_choice: RatioChoice) -> Shares:
+        return shares(RatioChoice(round(16 * ratio_choice.ratio) / 16, round(16 * ratio_choice.finest) / 16))
 
     assert choose(Budget(flops=0.65), in_sixteenths, EVERY_STEP, None).ratio == 0.5  # 0.46875 would do as well
-    between = choose(Budget(flops=0.65), in_sixteenths, EVERY_STEP, None, rungs=rungs_of(POLICY.ratios, levels=2))
-    assert between.rung == Rung(0.5, 0.4375)
+    between = choose(
+        Budget(flops=0.65), in_sixteenths, EVERY_STEP, None, ratio_choices=choices_of(POLICY.ratios, levels=2)
+    )
+    assert between.ratio_choice == RatioChoice(0.5, 0.4375)
     assert "ratio 0.5 (0.4375 at level 0)" in str(between)
 
 
 def test_between_two_ratios_coarse_levels_have_the_larger_one() -> None:
-    assert rungs_of((0.25, 0.5), levels=2) == [even(0.25), Rung(0.5, 0.25), even(0.5)]
-    assert rungs_of((0.25, 0.5)) == [even(0.25), even(0.5)]
-    one, two = (choose(Budget(flops=0.7), shares, EVERY_STEP, 8, 0, rungs_of((0.25, 0.5), many)) for many in (1, 2))
-    assert (one.rung, two.rung) == (even(0.5), even(0.5))
-    two = choose(Budget(flops=0.73), shares, EVERY_STEP, 8, 0, rungs_of((0.25, 0.5), 2))
-    assert two.rung == Rung(0.5, 0.25)
-    assert two.rung.on(EVERY_STEP).ratio_at_level == ((0, 0.25),)
-    assert one.rung.on(EVERY_STEP) is EVERY_STEP
+    assert choices_of((0.25, 0.5), levels=2) == [even(0.25), RatioChoice(0.5, 0.25), even(0.5)]
+    assert choices_of((0.25, 0.5)) == [even(0.25), even(0.5)]
+    one, two = (choose(Budget(flops=0.7), shares, EVERY_STEP, 8, 0, choices_of((0.25, 0.5), many)) for many in (1, 2))
+    assert (one.ratio_choice, two.ratio_choice) == (even(0.5), even(0.5))
+    two = choose(Budget(flops=0.73), shares, EVERY_STEP, 8, 0, choices_of((0.25, 0.5), 2))
+    assert two.ratio_choice == RatioChoice(0.5, 0.25)
+    assert two.ratio_choice.on(EVERY_STEP).ratio_at_level == ((0, 0.25),)
+    assert one.ratio_choice.on(EVERY_STEP) is EVERY_STEP
 
 
 def test_without_a_number_of_steps_the_ratio_alone_is_chosen() -> None:
@@ -171,7 +173,7 @@ def spent(pipe: Any, model: Any, drawing: Any, **settings: Any) -> tuple[float, 
     with tomadiff.apply(pipe, **settings) as patch:
         drawing()
         share = counted(drawing, model) / full
-        choice = patch._models[0].choice
+        choice = next(iter(patch.choices.values()))
         assert choice is not None
         assert str(choice) in patch.summary()
         return share, choice
@@ -248,13 +250,13 @@ def test_a_bare_model_merges_at_every_step_until_it_is_told_how_many_there_are()
 @pytest.mark.slow
 def test_each_size_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: list[int] = []
-    original = tomadiff.engine.model.twin_of
+    original = tomadiff.engine.model.meta_copy_of
 
     def counting(*args: Any) -> Any:
         twins.append(1)
         return original(*args)
 
-    monkeypatch.setattr(tomadiff.engine.model, "twin_of", counting)
+    monkeypatch.setattr(tomadiff.engine.model, "meta_copy_of", counting)
     unet = tiny.model("sd15")
     with tomadiff.apply(unet, flops=0.85) as patch:
         for side in (16, 16, 24, 16):
@@ -307,7 +309,7 @@ def test_a_speedup_is_predicted_for_the_machine(monkeypatch: pytest.MonkeyPatch)
     for budget in ({"flops": 0.8}, {"speedup": 1.25}):
         with tomadiff.apply(unet, **budget) as patch:
             run(unet)
-            chosen.append(patch._models[0].choice)
+            chosen.append(next(iter(patch.choices.values())))
     assert chosen[1].ratio <= chosen[0].ratio
     assert 0.75 < chosen[1].share <= 0.8
     assert str(chosen[1]).endswith(" times as fast on made up")
@@ -333,7 +335,7 @@ def test_sites_that_the_guard_leaves_out_are_counted_unmerged(monkeypatch: pytes
     for guard in (False, True):
         with tomadiff.apply(unet, ToMA.paper(), speedup=1.01, guard=guard, schedule=Schedule(100, 100)) as patch:
             run(unet)
-            chosen[guard] = patch._models[0].choice
+            chosen[guard] = next(iter(patch.choices.values()))
             left_out = sum(level.left_out for level in patch.report().models[0].levels)
             assert (left_out > 0) == guard
     assert chosen[True].ratio <= chosen[False].ratio  # without the calls that lose, less has to merge

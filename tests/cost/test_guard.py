@@ -17,6 +17,7 @@ import tomadiff
 from tests import tiny
 from tests.families.contract import sites
 from tomadiff import Schedule, ToDo, ToMA, ToMeSD
+from tomadiff import patch as patching
 from tomadiff.cost import Hardware
 from tomadiff.cost import guard as guarding
 from tomadiff.cost.guard import Guard, Scale, Verdict
@@ -77,7 +78,7 @@ def run(model: Any, **more: Any) -> Tensor:
 
 
 def merging(model: Any) -> dict[str, bool]:
-    return {site.name: site.pays and site.slot.active for _, site in sites(model)}
+    return {site.name: site.profitable and site.group.active for _, site in sites(model)}
 
 
 # ---------------------------------------------------------------------------------------------- all, nothing, some
@@ -125,7 +126,7 @@ def test_single_sites_are_left_out_and_plans_stay_the_same(unet: Any, on: Any) -
         some, plans = run(unet), patch.plans()
         kept = {name.rsplit(".", 1)[1]: merges for name, merges in merging(unet).items()}
         assert kept == {"attn1": False, "attn2": False, "ff": True}
-        assert any(site.leads and not site.pays for _, site in sites(unet))
+        assert any(site.first_in_group and not site.profitable for _, site in sites(unet))
         assert torch.equal(plans["level 1"].merge_matrix, free["level 1"].merge_matrix)
         assert "guard: 8 of 12 sites of level 1 stay unmerged" in patch.summary()
     assert not torch.equal(some, plain)
@@ -166,7 +167,7 @@ def test_it_decides_once_for_each_size(unet: Any, on: Any) -> None:
         assert merging(unet) != first
         run(unet)
         assert merging(unet) == first
-    assert decided == len(looks) == 2  # one per slot
+    assert decided == len(looks) == 2  # one per group
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_an_estimate_does_not_depend_on_what_ran_before(settings: dict[str, Any]
             _layout.cache_clear()
         with tomadiff.apply(unet, ToMA.paper(), guard=True, **settings) as patch:
             run(unet)
-            found.append((patch._models[0].guard.verdicts, patch.choices))
+            found.append((patch._models[0].policy.guard.verdicts, patch.choices))
     assert found[0] == found[1]
 
 
@@ -212,11 +213,11 @@ def test_settings_change_it(unet: Any, on: Any) -> None:
 def test_it_is_on_unless_told_otherwise(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests turn it off for themselves, in conftest.py."""
     assert not tomadiff.apply(unet, 0.5).guard
-    spec = guarding.__spec__
+    spec = patching.__spec__
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
-    assert fresh.DEFAULT
-    monkeypatch.setattr(guarding, "DEFAULT", True)
+    assert fresh.GUARD
+    monkeypatch.setattr(patching, "GUARD", True)
     assert tomadiff.apply(unet, 0.5).guard
     assert not tomadiff.apply(unet, ToMA.paper(0.5), guard=False).guard
 
@@ -263,8 +264,8 @@ def decided(arch: str, size: int, ratio: float, threads: int = 2) -> Guard:
         model(**inputs_of(arch, size, "meta"))
         (patched,) = patch._models
         guard = Guard(patched.family, patched.sites)
-        for slot in patched.slots:
-            guard.admits(slot, scale)
+        for group in patched.groups:
+            guard.admits(group, scale)
     return guard
 
 

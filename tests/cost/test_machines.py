@@ -17,7 +17,8 @@ import tomadiff
 from tests import tiny
 from tomadiff import ToMA
 from tomadiff.cli import calibrate as command
-from tomadiff.cli.main import app, doctor
+from tomadiff.cli import doctor
+from tomadiff.cli.main import app
 from tomadiff.cost import GPUS, Hardware, calibration, machines
 from tomadiff.cost.calibration import VARIABLE, Entry
 from tomadiff.errors import SettingError

@@ -22,7 +22,7 @@ from tests import tiny
 from tomadiff import Schedule, ToMA
 from tomadiff.engine.hooks import DATA
 from tomadiff.errors import PatchError
-from tomadiff.steps.clock import Tick
+from tomadiff.steps.clock import StepInfo
 
 SDXL = diffusers.StableDiffusionXLPipeline
 TO_IMAGE = diffusers.StableDiffusionXLImg2ImgPipeline
@@ -205,7 +205,7 @@ def test_stated_steps_hold_for_the_loop_that_states_them() -> None:
     one = tiny.build("sdxl")
     patch = apply(one.pipe)
     seen: list[int] = []
-    patch.watch(lambda _, planner, __: seen.append(planner.moment.tick.step))
+    patch.watch(lambda _, group, __: seen.append(group.context.info.step))
 
     def say(pipe: Any, step: int, _: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         patch.step(step + 3)
@@ -225,11 +225,11 @@ def test_no_timestep_is_read(family: str, scheduler: Any, monkeypatch: pytest.Mo
     one.pipe.scheduler = one.pipe.scheduler if scheduler is None else _steps(scheduler)
     patch = tomadiff.apply(one.model, ToMA.paper(0.5), schedule=Schedule(1, 1), guard=False)
     monkeypatch.setattr("tomadiff.steps.clock._largest", None)
-    ticks: list[Tick] = []
-    patch.watch(lambda _, planner, __: ticks.append(planner.moment.tick))
+    infos: list[StepInfo] = []
+    patch.watch(lambda _, group, __: infos.append(group.context.info))
     one.draw()
-    assert sorted({(tick.step, tick.turn, tick.total) for tick in ticks}) == [(step, 0, 4) for step in range(4)]
-    assert ticks[0].times == tuple(one.pipe.scheduler.timesteps.tolist())
+    assert sorted({(info.step, info.pass_index, info.total) for info in infos}) == [(step, 0, 4) for step in range(4)]
+    assert infos[0].times == tuple(one.pipe.scheduler.timesteps.tolist())
 
 
 # ---------------------------------------------------------------------------------------------- modular pipelines

@@ -131,7 +131,7 @@ def test_merging_counts_the_steps_that_are_not_computed() -> None:
     one = tiny.build("sdxl")
     patch = tomadiff.apply(one.pipe, 0.5, schedule=tomadiff.Schedule(3, 3), guard=False, forecast=EVERY)
     steps = []
-    patch.watch(lambda name, planner, tokens: steps.append(planner.moment.tick.step))
+    patch.watch(lambda name, group, tokens: steps.append(group.context.info.step))
     draw(one)
     assert sorted(set(steps)) == [0, 1, 3, 5, 7]
     assert all(level.plans_made for level in patch.report().models[0].levels)
@@ -143,7 +143,7 @@ def test_a_loop_of_ones_own() -> None:
     one = tiny.build("sdxl")
     unet, seen = one.model, []
     patch = tomadiff.apply(unet, 0.5, guard=False, forecast=Forecast(every=2, start=1))
-    patch.watch(lambda name, planner, tokens: seen.append(planner.moment.tick.step))
+    patch.watch(lambda name, group, tokens: seen.append(group.context.info.step))
     inputs = {
         "sample": torch.randn(1, 4, 8, 8),
         "encoder_hidden_states": torch.randn(1, 5, unet.config.cross_attention_dim),

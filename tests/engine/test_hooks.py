@@ -12,7 +12,7 @@ from accelerate.hooks import add_hook_to_module, remove_hook_from_module
 from diffusers.hooks import HookRegistry, ModelHook
 from torch import Tensor, nn
 
-from tomadiff.engine.hooks import DATA, EndOfPicture, Watch, eject, inject, unwrap
+from tomadiff.engine.hooks import DATA, EndOfImage, RootHook, eject, inject, unwrap
 
 X = torch.tensor(1.0)
 
@@ -27,7 +27,7 @@ def plus_one(self: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-plus_one.__module__ = "tomadiff.engine.sites"  # what is injected is known by where it comes from
+plus_one.__module__ = "tomadiff.engine.forward"  # what is injected is known by where it comes from
 
 
 class PlusTen(AccelerateHook):
@@ -160,7 +160,7 @@ def test_a_copy_is_its_own() -> None:
 # ---------------------------------------------------------------------------------------------- the root
 def test_watching_sees_every_call_until_it_stops() -> None:
     module, seen = Double(), []
-    watch = Watch(module, lambda args, kwargs: seen.append((args, kwargs)))
+    watch = RootHook(module, lambda args, kwargs: seen.append((args, kwargs)))
     module(X)
     module(x=X)
     watch.stop()
@@ -177,7 +177,7 @@ def test_watching_a_compiled_model(in_place: bool) -> None:
     if in_place:
         module.compile(fullgraph=True, backend="eager")
     call = module._compiled_call_impl
-    watch = Watch(model, lambda args, kwargs: seen.append(args))
+    watch = RootHook(model, lambda args, kwargs: seen.append(args))
     assert model(X) == 2
     watch.stop()
     assert model(X) == 2
@@ -201,7 +201,7 @@ class Cached(Double):
 @pytest.mark.parametrize("kind", [Double, Cached])
 def test_the_end_of_a_picture(kind: type[Any]) -> None:
     module, ends = kind(), []
-    watch = EndOfPicture(module, lambda: ends.append(1))
+    watch = EndOfImage(module, lambda: ends.append(1))
     module._reset_stateful_cache()
     watch.stop()
     assert len(ends) == 1

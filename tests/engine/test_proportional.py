@@ -10,7 +10,7 @@ import torch
 import tomadiff
 from tests import tiny
 from tomadiff import Schedule, ToMA, Whole
-from tomadiff.engine.discover import settled
+from tomadiff.engine.discover import for_family
 from tomadiff.families.registry import family_of
 
 
@@ -41,11 +41,11 @@ def masks(drawer: Any, method: ToMA) -> list[torch.Tensor]:
 
 def test_flux_gets_shared_quotas_and_proportional_attention_by_default() -> None:
     flux, unet = (family_of(tiny.build(name).model) for name in ("flux", "sdxl"))
-    assert (settled(ToMA(), flux).quota, settled(ToMA(), flux).is_proportional) == ("shared", True)
-    assert (settled(ToMA(), unet).quota, settled(ToMA(), unet).is_proportional) == (None, False)
-    own = settled(ToMA(quota="equal", proportional=False), flux)
+    assert (for_family(ToMA(), flux).quota, for_family(ToMA(), flux).is_proportional) == ("shared", True)
+    assert (for_family(ToMA(), unet).quota, for_family(ToMA(), unet).is_proportional) == (None, False)
+    own = for_family(ToMA(quota="equal", proportional=False), flux)
     assert (own.quota, own.proportional, own.share) == ("equal", False, "batch")
-    assert settled(ToMA.paper(), flux) == ToMA.tile(share="batch")
+    assert for_family(ToMA.paper(), flux) == ToMA.tile(share="batch")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_flux_gets_shared_quotas_and_proportional_attention_by_default() -> None
 )
 def test_quotas_stay_equal_where_they_cannot_be_shared(method: ToMA) -> None:
     drawer = tiny.build("flux")
-    assert settled(method, family_of(drawer.model)).quota is None
+    assert for_family(method, family_of(drawer.model)).quota is None
     assert drawn(drawer, method).isfinite().all()
 
 
@@ -82,7 +82,5 @@ def test_it_changes_the_image_and_is_taken_off(scope: Any) -> None:
 
 
 def test_backends_that_take_no_mask_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tomadiff.families import flux
-
-    monkeypatch.setattr(flux, "_TAKE_MASKS", ())
+    monkeypatch.setattr("tomadiff.engine.model.attention_backend", lambda _: "flash")
     assert not masks(tiny.build("flux"), ToMA(0.5, skip=0))

@@ -113,7 +113,7 @@ def test_large_images_shrink_and_small_ones_stay_exact() -> None:
 
 def test_axis_ticks_are_round_and_inside() -> None:
     assert Axis("", 0.1, 0.9, 0, 1).ticks == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert all(0.013 <= tick <= 0.019 for tick in Axis("", 0.013, 0.019, 0, 1).ticks)
+    assert all(0.013 <= info <= 0.019 for info in Axis("", 0.013, 0.019, 0, 1).ticks)
 
 
 def test_a_chart_of_a_single_point_is_generated() -> None:

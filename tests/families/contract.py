@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import tomadiff
 from tomadiff import Grid, MergePlan, Method, Schedule, ToMA
+from tomadiff.engine.forward import Site
 from tomadiff.engine.hooks import DATA
-from tomadiff.engine.sites import Site
 from tomadiff.merging.select import Selection
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -286,7 +286,7 @@ def recorded(model: nn.Module, call: Callable[[], Any]) -> list[SiteCall]:
         site = module.__dict__[DATA]
         tokens, rest = first_argument(args, kwargs)
         outputs = tuple(out.clone() for out in as_tuple(output))
-        plan, raster_plan = copy.copy(site.slot.plan), site.slot.planner.last
+        plan, raster_plan = copy.copy(site.group.plan), site.group.last
         calls.append(SiteCall(module, site.kind, plan, raster_plan, tokens.clone(), rest, outputs))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module, _ in sites(model)]
@@ -314,14 +314,14 @@ def kept_rows(plan: MergePlan) -> Tensor:
     return torch.tensor(
         [
             [int(plan.layout.index[region, place]) for region, row in enumerate(sample) for place in row]
-            for sample in plan.places.tolist()
+            for sample in plan.local_index.tolist()
         ]
     )
 
 
 def dense(plan: MergePlan, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The plan as full matrices ``(B, K + tail, N + tail)`` and back; tokens behind the grid map to themselves."""
-    batch, per_region = plan.places.shape[0], plan.places.shape[2]
+    batch, per_region = plan.local_index.shape[0], plan.local_index.shape[2]
     tail = tokens.shape[1] - plan.tokens
     merge = torch.zeros(batch, plan.kept + tail, tokens.shape[1])
     unmerge = torch.zeros(batch, tokens.shape[1], plan.kept + tail)

@@ -153,12 +153,12 @@ class TestFlux(FamilyContract):
         }
 
     def pick_rows(self, arguments: Arguments, rows: Tensor, tokens: int) -> Arguments:
-        def pick(tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        def gather(tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             image = rows[0] + self.text
             behind = torch.arange(self.text + tokens - 3 * self.references, self.text + tokens)
             return tuple(table[torch.cat([torch.arange(self.text), image, behind])] for table in tables)
 
-        return per_table(arguments, "image_rotary_emb", 2, pick)
+        return per_table(arguments, "image_rotary_emb", 2, gather)
 
 
 class TestFluxKontext(TestFlux):
@@ -240,10 +240,10 @@ class TestWan(FamilyContract):
         }
 
     def pick_rows(self, arguments: Arguments, rows: Tensor, tokens: int) -> Arguments:
-        def pick(tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        def gather(tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(torch.stack([table[0, own] for own in rows]) for table in tables)
 
-        return per_table(arguments, "rotary_emb", 2, pick)
+        return per_table(arguments, "rotary_emb", 2, gather)
 
     def test_tiles_do_not_cross_frames(self) -> None:
         model = self.model()
@@ -288,12 +288,12 @@ class TestQwenImage(FamilyContract):
         }
 
     def pick_rows(self, arguments: Arguments, rows: Tensor, tokens: int) -> Arguments:
-        def pick(tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        def gather(tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             image, text = tables
             behind = torch.arange(tokens // (1 + self.references), tokens)
             return image[torch.cat([rows[0], behind])], text
 
-        return per_table(arguments, "image_rotary_emb", 3, pick)
+        return per_table(arguments, "image_rotary_emb", 3, gather)
 
 
 class TestQwenImageEdit(TestQwenImage):

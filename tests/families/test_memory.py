@@ -161,7 +161,7 @@ def test_a_removed_patch_holds_no_tensors_but_still_reports() -> None:
     patch = tomadiff.apply(model, 0.5)
     with torch.no_grad():
         model(**inputs)
-    held = [weakref.ref(tensor) for _, site in sites(model) for tensor in site.slot.plan.state]
+    held = [weakref.ref(tensor) for _, site in sites(model) for tensor in site.group.plan.state]
     assert all(reference() is not None for reference in held)
     patch.remove()
     gc.collect()

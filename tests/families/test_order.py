@@ -34,9 +34,9 @@ def run(model: nn.Module) -> Tensor:
 
 
 def orders(model: nn.Module) -> set[bool]:
-    """Whether the slots of a patched model expect tokens tile by tile."""
-    slots = {site.slot for module in model.modules() if (site := module.__dict__.get(DATA)) is not None}
-    return {slot.order is not None for slot in slots if slot.active}
+    """Whether the groups of a patched model expect tokens tile by tile."""
+    groups = {site.group for module in model.modules() if (site := module.__dict__.get(DATA)) is not None}
+    return {group.order is not None for group in groups if group.active}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def raster(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Switches arranging off: what the result must be equal to."""
 
     def switch() -> None:
-        monkeypatch.setattr(tomadiff.engine.model.Gates, "fit", staticmethod(lambda _: False))
+        monkeypatch.setattr(tomadiff.engine.model.TokenReorder, "fits", staticmethod(lambda _: False))
 
     return switch
 

@@ -14,16 +14,16 @@ import tomadiff
 from tests import tiny
 from tests.families.contract import sites
 from tomadiff import Schedule, Tiles, ToMA
+from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.report import LevelReport
-from tomadiff.engine.slots import Slot
 
 
 def levels(patch: tomadiff.Patch) -> tuple[LevelReport, ...]:
     return patch.report().models[0].levels
 
 
-def slots(model: nn.Module) -> list[Slot]:
-    return list({id(site.slot): site.slot for _, site in sites(model)}.values())
+def groups(model: nn.Module) -> list[PlanGroup]:
+    return list({id(site.group): site.group for _, site in sites(model)}.values())
 
 
 def made(patch: tomadiff.Patch) -> list[tuple[int, int]]:
@@ -71,7 +71,7 @@ def test_destinations_last_ten_steps_and_weights_five(name: str) -> None:
     with tomadiff.apply(one.pipe, ToMA.paper(0.5)) as patch:
         one.draw(num_inference_steps=20)
         assert made(patch) == [(2, 2), (2, 2)]
-        assert all(slot.planner.last.layout is Tiles(4).layout(slot.plan.grid) for slot in slots(one.model))
+        assert all(group.last.layout is Tiles(4).layout(group.plan.grid) for group in groups(one.model))
         one.draw(num_inference_steps=3)
         assert made(patch) == [(3, 2), (3, 2)]
 
@@ -100,7 +100,7 @@ def test_window_in_steps_and_in_shares_of_the_run() -> None:
         seen: list[bool] = []
 
         def watch(_: Any, __: Any, module: Any = one.model, seen: list[bool] = seen) -> None:
-            seen.append(slots(module)[0].active)
+            seen.append(groups(module)[0].active)
 
         with tomadiff.apply(one.pipe, 0.5, schedule=window):
             one.model.mid_block.register_forward_pre_hook(watch)
@@ -113,8 +113,8 @@ def test_passes_in_one_batch_share_destinations_and_not_weights() -> None:
     one = tiny.build("sdxl")
     with tomadiff.apply(one.pipe, 0.5):
         one.draw(prompt=["a fox", "a hen"], num_inference_steps=2)
-        for slot in slots(one.model):
-            places, weights = slot.plan.places, slot.plan.unmerge_matrix
+        for group in groups(one.model):
+            places, weights = group.plan.local_index, group.plan.unmerge_matrix
             assert torch.equal(places[:2], places[2:]), "uncond and cond of a prompt"
             assert not torch.equal(places[0], places[1]), "two prompts"
             assert not torch.equal(weights[:2], weights[2:])
@@ -124,7 +124,7 @@ def test_no_guidance_no_sharing() -> None:
     one = tiny.build("sdxl")
     with tomadiff.apply(one.pipe, 0.5):
         one.draw(prompt=["a fox", "a hen"], guidance_scale=0.0, num_inference_steps=2)
-        assert all(not torch.equal(*slot.plan.places) for slot in slots(one.model))
+        assert all(not torch.equal(*group.plan.local_index) for group in groups(one.model))
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_separate_passes_share_destinations_and_not_weights(name: str, settings:
     one = tiny.build(name)
     with tomadiff.apply(one.pipe, ToMA.paper(0.5)) as patch:
         one.draw(num_inference_steps=12, **settings)
-        (slot,) = slots(one.model)
-        first, second = slot.planner.kept[0].plan, slot.planner.kept[1].plan
-        assert set(slot.planner.kept) == {0, 1}
-        assert torch.equal(first.places, second.places)
+        (group,) = groups(one.model)
+        first, second = group.records[0].plan, group.records[1].plan
+        assert set(group.records) == {0, 1}
+        assert torch.equal(first.local_index, second.local_index)
         assert first is not second
         if name == "flux":  # the tokens that Wan plans from have not met the text yet: equal weights are right
             assert not torch.equal(first.merge_matrix, second.merge_matrix)

@@ -300,7 +300,7 @@ def test_saved_models_are_clean(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["sdxl", "flux"])
 def test_copies_are_patched_on_their_own(family: str) -> None:
-    """A deep copy of a patched model merges too; its slots are its own, and so is its removal."""
+    """A deep copy of a patched model merges too; its groups are its own, and so is its removal."""
     drawer = tiny.build(family)
     plain = draw(drawer)
     patch = apply(drawer)

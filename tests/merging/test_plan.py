@@ -52,7 +52,7 @@ def test_weights_sum_to_one_and_constants_survive(
     assert torch.allclose(plan.merge(constant).float(), torch.tensor(2.0), atol=2 * rounding)
     assert torch.allclose(plan.unmerge(plan.merge(constant)).float(), torch.tensor(2.0), atol=6 * rounding)
     assert plan.merge(tokens).dtype == dtype
-    assert torch.allclose(plan.mass.float().sum(1), torch.tensor(float(grid.tokens)), rtol=2 * rounding)
+    assert torch.allclose(plan.sizes.float().sum(1), torch.tensor(float(grid.tokens)), rtol=2 * rounding)
 
 
 @settings(max_examples=60)
@@ -105,7 +105,7 @@ def test_cold_merge_is_the_mean_of_each_cluster(where: tuple[Grid, Regions], rat
     sums = torch.zeros(plan.kept, 32).index_add_(0, home, tokens[0])
     sizes = torch.bincount(home, minlength=plan.kept)
     assert torch.allclose(merged, sums / sizes[:, None], atol=1e-4)
-    assert torch.equal(plan.mass[0].round().long(), sizes)
+    assert torch.equal(plan.sizes[0].round().long(), sizes)
     assert torch.allclose(plan.unmerge(merged[None])[0], merged[home], atol=1e-5)
 
 
@@ -203,15 +203,15 @@ def test_pick_rows_of_positional_tables() -> None:
     tokens, grid = torch.randn(2, 64, 8), Grid(8, 8)
     table = torch.arange(64.0)[:, None].repeat(1, 3)
     shared = toma(0.5, share="batch").plan(tokens, grid)
-    assert torch.equal(shared.pick(table)[:, 0].long(), shared.destinations[0])
+    assert torch.equal(shared.gather(table)[:, 0].long(), shared.destinations[0])
     own = toma(0.5, share="sample").plan(tokens, grid)
     batched = table[None, :, None]
-    assert own.pick(batched, dim=1).shape == (2, 32, 1, 3)
-    assert torch.equal(own.pick(batched, dim=1)[:, :, 0, 0].long(), own.destinations)
+    assert own.gather(batched, dim=1).shape == (2, 32, 1, 3)
+    assert torch.equal(own.gather(batched, dim=1)[:, :, 0, 0].long(), own.destinations)
     with pytest.raises(SettingError, match="share='batch'"):
-        own.pick(table)
+        own.gather(table)
     with pytest.raises(ShapeError, match="63 rows"):
-        shared.pick(table[:63])
+        shared.gather(table[:63])
 
 
 def test_plans_move_and_describe_themselves() -> None:

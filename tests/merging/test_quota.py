@@ -81,7 +81,7 @@ def test_constants_survive_and_masses_add_up(unmerge: str) -> None:
     constant = torch.full_like(tokens, 2.0)
     assert torch.allclose(plan.merge(constant), torch.tensor(2.0), atol=1e-5)
     assert torch.allclose(plan.unmerge(plan.merge(constant)), torch.tensor(2.0), atol=1e-3)
-    assert torch.allclose(plan.mass.sum(1), torch.tensor(float(grid.tokens)))
+    assert torch.allclose(plan.sizes.sum(1), torch.tensor(float(grid.tokens)))
 
 
 def test_least_squares_rebuilds_no_worse_than_the_transpose() -> None:

@@ -21,7 +21,7 @@ from tomadiff.merging.select import strided
         ({"unmerge": "inverse"}, "'pseudo-inverse'"),
         ({"selector": "best"}, "'facility_location'"),
         ({"span": "layer"}, "'op', 'block'"),
-        ({"scope": "model"}, "'level', 'stack', 'block'"),
+        ({"scope": "model"}, "'level', 'block'"),
         ({"share": "all"}, "'sample', 'prompt', 'batch'"),
         ({"levels": ()}, r"\(0, 1\)"),
         ({"levels": 0}, r"\(0, 1\)"),

@@ -7,12 +7,12 @@ import torch
 
 from tomadiff import Clock, Schedule
 from tomadiff.errors import SettingError
-from tomadiff.steps.clock import Tick
+from tomadiff.steps.clock import StepInfo
 from tomadiff.steps.schedule import Due
 
 
 def actions(schedule: Schedule, steps: list[int], total: int | None = None) -> list[str]:
-    """What a slot does over ``steps``, keeping its own books."""
+    """What a group does over ``steps``, keeping its own books."""
     selected = weighed = None
     done = []
     for step in steps:
@@ -86,21 +86,21 @@ def test_bad_schedules_are_refused(settings: dict[str, object]) -> None:
 
 
 # ------------------------------------------------------------------------------ clock
-def where(tick: Tick) -> tuple[int, int, int]:
-    return tick.generation, tick.step, tick.turn
+def where(info: StepInfo) -> tuple[int, int, int]:
+    return info.generation, info.step, info.pass_index
 
 
 def test_clock_by_timestep() -> None:
     clock = Clock()
-    seen = [where(clock.tick(torch.tensor(t))) for t in (999.0, 500.0, 500.0, 1.0)]
+    seen = [where(clock.step_info(torch.tensor(t))) for t in (999.0, 500.0, 500.0, 1.0)]
     assert seen == [(1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0)]
-    assert where(clock.tick(999)) == (2, 0, 0), "a larger timestep is a new picture"
+    assert where(clock.step_info(999)) == (2, 0, 0), "a larger timestep is a new picture"
 
 
 def test_clock_takes_the_largest_of_per_token_timesteps() -> None:
     clock = Clock()
-    clock.tick(torch.tensor([[0.0, 900.0], [0.0, 900.0]]))
-    assert clock.tick(torch.tensor([[0.0, 800.0]])).step == 1
+    clock.step_info(torch.tensor([[0.0, 900.0], [0.0, 900.0]]))
+    assert clock.step_info(torch.tensor([[0.0, 800.0]])).step == 1
 
 
 def test_clock_by_scheduler() -> None:
@@ -108,37 +108,37 @@ def test_clock_by_scheduler() -> None:
     clock, seen = Clock(), []
     for index in (None, 1, 1, 2):
         scheduler.step_index = index
-        seen.append(where(clock.tick(torch.tensor(7.0), scheduler)))
+        seen.append(where(clock.step_info(torch.tensor(7.0), scheduler)))
     assert seen == [(1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 2, 0)]
-    assert clock.tick(None, scheduler).total == 3
+    assert clock.step_info(None, scheduler).total == 3
     scheduler.timesteps, scheduler.step_index = torch.tensor([9.0, 1.0]), None
-    assert clock.tick(None, scheduler) == Tick(2, 0, 0, total=2)
+    assert clock.step_info(None, scheduler) == StepInfo(2, 0, 0, total=2)
 
 
 def test_clock_begins_where_image_to_image_begins() -> None:
     scheduler = SimpleNamespace(step_index=None, begin_index=4, timesteps=torch.arange(8.0))
-    assert Clock().tick(None, scheduler).step == 4
+    assert Clock().step_info(None, scheduler).step == 4
 
 
 def test_clock_with_a_scheduler_that_keeps_no_index() -> None:
     scheduler = SimpleNamespace(timesteps=torch.tensor([9.0, 5.0]))
     clock = Clock()
-    assert where(clock.tick(9.0, scheduler)) == (1, 0, 0)
-    assert where(clock.tick(5.0, scheduler)) == (1, 1, 0)
+    assert where(clock.step_info(9.0, scheduler)) == (1, 0, 0)
+    assert where(clock.step_info(5.0, scheduler)) == (1, 1, 0)
     scheduler.timesteps = torch.tensor([9.0, 5.0])
-    assert where(clock.tick(9.0, scheduler)) == (2, 0, 0)
+    assert where(clock.step_info(9.0, scheduler)) == (2, 0, 0)
 
 
 def test_clock_takes_the_place_among_the_schedulers_timesteps() -> None:
     """A scheduler without an index of its own; image-to-image begins further on, and repeated times are steps."""
     scheduler = SimpleNamespace(timesteps=torch.tensor([9.0, 5.0, 5.0, 1.0]))
     clock = Clock()
-    seen = [where(clock.tick(time.expand(2), scheduler)) for time in scheduler.timesteps[1:]]
+    seen = [where(clock.step_info(time.expand(2), scheduler)) for time in scheduler.timesteps[1:]]
     assert seen == [(1, 1, 0), (1, 2, 0), (1, 3, 0)]
-    tick = clock.tick(scheduler.timesteps[3][None], scheduler)
-    assert tick == Tick(1, 3, 1, total=4)
-    assert tick.times == (9.0, 5.0, 5.0, 1.0)
-    assert where(clock.tick(5.0, scheduler)) == (2, 1, 0), "a number is looked up"
+    info = clock.step_info(scheduler.timesteps[3][None], scheduler)
+    assert info == StepInfo(1, 3, 1, total=4)
+    assert info.times == (9.0, 5.0, 5.0, 1.0)
+    assert where(clock.step_info(5.0, scheduler)) == (2, 1, 0), "a number is looked up"
 
 
 def test_what_one_caller_states_is_not_for_another() -> None:
@@ -146,29 +146,29 @@ def test_what_one_caller_states_is_not_for_another() -> None:
     clock.begin(9)
     clock.state(3)
     scheduler = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 1.0]))
-    assert clock.tick(9.0, scheduler, caller=1) == Tick(1, 0, 0, total=2)
+    assert clock.step_info(9.0, scheduler, caller=1) == StepInfo(1, 0, 0, total=2)
     clock.begin(5)
     clock.state(3)
-    assert clock.tick(9.0) == Tick(2, 3, 0, total=5)
+    assert clock.step_info(9.0) == StepInfo(2, 3, 0, total=5)
     clock.state(1, caller=1)
-    assert clock.tick(9.0, scheduler, caller=1) == Tick(3, 1, 0)
+    assert clock.step_info(9.0, scheduler, caller=1) == StepInfo(3, 1, 0)
 
 
 def test_a_scheduler_that_stands_still_is_not_believed() -> None:
     """A model that two pipelines share may be driven by the other one's scheduler."""
     idle = SimpleNamespace(step_index=None, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
     clock = Clock()
-    steps = [clock.tick(float(timestep), idle).step for timestep in range(20, 0, -1)]
+    steps = [clock.step_info(float(timestep), idle).step for timestep in range(20, 0, -1)]
     assert steps[0] == 0
     assert steps[-1] > 10
     idle.timesteps = torch.tensor([9.0, 5.0])
-    assert clock.tick(9.0, idle) == Tick(clock.tick(9.0, idle).generation, 0, 0, total=2)
+    assert clock.step_info(9.0, idle) == StepInfo(clock.step_info(9.0, idle).generation, 0, 0, total=2)
 
 
 def test_many_views_of_one_step_stay_one_step() -> None:
     scheduler = SimpleNamespace(step_index=1, begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]))
     clock = Clock()
-    assert {clock.tick(5.0, scheduler).step for _ in range(12)} <= {1, 2}
+    assert {clock.step_info(5.0, scheduler).step for _ in range(12)} <= {1, 2}
 
 
 @pytest.mark.parametrize("state", [{"step_index": 3}, {"step_index": None, "num_inference_steps": None}])
@@ -176,15 +176,15 @@ def test_a_scheduler_that_finished_or_never_began_does_not_count(state: dict[str
     """It belongs to a pipeline that is not at work; from the first call on the timesteps themselves tell the step."""
     idle = SimpleNamespace(begin_index=None, timesteps=torch.tensor([9.0, 5.0, 1.0]), **state)
     clock = Clock()
-    assert [where(clock.tick(timestep, idle)) for timestep in (9.0, 7.0, 7.0)] == [(1, 0, 0), (1, 1, 0), (1, 1, 1)]
+    assert [where(clock.step_info(timestep, idle)) for timestep in (9.0, 7.0, 7.0)] == [(1, 0, 0), (1, 1, 0), (1, 1, 1)]
 
 
 def test_one_step_pictures_need_a_beginning() -> None:
     clock = Clock()
-    first = clock.tick(999.0)
-    assert where(clock.tick(999.0)) == (1, 0, 1), "taken for a second pass"
+    first = clock.step_info(999.0)
+    assert where(clock.step_info(999.0)) == (1, 0, 1), "taken for a second pass"
     clock.begin()
-    assert where(clock.tick(999.0)) == (first.generation + 1, 0, 0)
+    assert where(clock.step_info(999.0)) == (first.generation + 1, 0, 0)
 
 
 def test_explicit_steps_outrank_everything() -> None:
@@ -194,9 +194,9 @@ def test_explicit_steps_outrank_everything() -> None:
     seen = []
     for step in (0, 0, 1, 2):
         clock.state(step)
-        seen.append(where(clock.tick(12.0, scheduler)))
+        seen.append(where(clock.step_info(12.0, scheduler)))
     assert seen == [(1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 2, 0)]
-    assert clock.tick().total == 4
+    assert clock.step_info().total == 4
     with pytest.raises(SettingError):
         clock.begin(steps=0)
     with pytest.raises(SettingError):
@@ -205,7 +205,7 @@ def test_explicit_steps_outrank_everything() -> None:
 
 def test_without_any_source_every_call_is_a_step() -> None:
     clock = Clock()
-    assert [clock.tick().step for _ in range(3)] == [0, 1, 2]
+    assert [clock.step_info().step for _ in range(3)] == [0, 1, 2]
 
 
 def test_what_is_left_open_is_the_methods_to_say() -> None:

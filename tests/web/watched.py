@@ -43,7 +43,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def watched() -> Iterator[Seen]:
-    """Watch while the block runs."""
+    """RootHook while the block runs."""
     if not getattr(sys, "_tomadiff_watched", False):  # hooks stay for good
         sys.addaudithook(_hook)
         sys._tomadiff_watched = True  # type: ignore[attr-defined]

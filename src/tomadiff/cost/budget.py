@@ -66,7 +66,7 @@ POLICY = Policy()
 
 
 @dataclass(frozen=True)
-class Rung:
+class RatioChoice:
     """How much may merge: between two ratios there is one more, where the finest level keeps the smaller of them.
 
     Detail lives on the finest grid: on emoji-sdxl, coarser ones lose far less by merging.
@@ -83,12 +83,12 @@ class Rung:
         """``schedule`` with the ratio of level 0, if that is another; the method has the other."""
         return schedule if self.finest == self.ratio else replace(schedule, ratio_at_level={0: self.finest})
 
-    def rounder(self, notches: int) -> list[Rung]:
+    def rounder(self, notches: int) -> list[RatioChoice]:
         """Those nearby whose ratios are multiples of one part in so many."""
         ratio, finest = math.ceil(self.ratio * notches) / notches, self.finest * notches
         if self.finest == self.ratio:
-            return [Rung(ratio, ratio)]
-        return [Rung(ratio, way(finest) / notches) for way in (math.ceil, math.floor)]
+            return [RatioChoice(ratio, ratio)]
+        return [RatioChoice(ratio, way(finest) / notches) for way in (math.ceil, math.floor)]
 
     def __str__(self) -> str:
         at_finest = "" if self.finest == self.ratio else f" ({self.finest:g} at level 0)"
@@ -150,7 +150,7 @@ class Choice:
 
     Attributes:
         budget: which.
-        rung: how much merges.
+        ratio_choice: how much merges.
         start: first merged step.
         share: what a picture is expected to cost, as a share of an unmerged one.
         steps: of the run, if they are known.
@@ -158,7 +158,7 @@ class Choice:
     """
 
     budget: Budget
-    rung: Rung
+    ratio_choice: RatioChoice
     start: int
     share: float
     steps: int | None = None
@@ -166,8 +166,8 @@ class Choice:
 
     @property
     def ratio(self) -> float:
-        """Share of tokens to remove; see :class:`Rung` for level 0."""
-        return self.rung.ratio
+        """Share of tokens to remove; see :class:`RatioChoice` for level 0."""
+        return self.ratio_choice.ratio
 
     def __str__(self) -> str:
         if self.steps is None:
@@ -175,7 +175,7 @@ class Choice:
         else:
             when = f"from step {self.start} of {self.steps}"
         where = f" on {self.machine}" if self.machine else ""
-        return f"{self.budget}: {self.rung} {when}; expected: {self.budget.describe(self.share)}{where}"
+        return f"{self.budget}: {self.ratio_choice} {when}; expected: {self.budget.describe(self.share)}{where}"
 
 
 def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:
@@ -183,11 +183,11 @@ def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:
     return tuple(ratio for ratio in policy.ratios if _takes(method, ratio))
 
 
-def rungs_of(ratios: Sequence[float], levels: int = 1) -> list[Rung]:
+def choices_of(ratios: Sequence[float], levels: int = 1) -> list[RatioChoice]:
     """What may be chosen from ``ratios`` in rising order, for a model whose attention sees so many grids."""
-    rungs = [Rung(ratio, ratio) for ratio in ratios]
-    between = [Rung(more, less) for less, more in pairwise(ratios)] if levels > 1 else []
-    return sorted([*rungs, *between], key=lambda rung: (rung.finest, rung.ratio))
+    ratio_choices = [RatioChoice(ratio, ratio) for ratio in ratios]
+    between = [RatioChoice(more, less) for less, more in pairwise(ratios)] if levels > 1 else []
+    return sorted([*ratio_choices, *between], key=lambda ratio_choice: (ratio_choice.finest, ratio_choice.ratio))
 
 
 def _takes(method: Method, ratio: float) -> bool:
@@ -199,41 +199,41 @@ def _takes(method: Method, ratio: float) -> bool:
 
 def choose(
     budget: Budget,
-    shares: Callable[[Rung], Shares],
+    shares: Callable[[RatioChoice], Shares],
     schedule: Schedule,
     steps: int | None,
     first: int = 0,
-    rungs: Sequence[Rung] | None = None,
+    ratio_choices: Sequence[RatioChoice] | None = None,
     policy: Policy = POLICY,
 ) -> Choice:
     """The settings that :data:`POLICY` prefers among those that meet ``budget``; raises if none does.
 
     Args:
         budget: what a picture may cost.
-        shares: what calls cost at a rung; falls from rung to rung. Asked for few of them.
+        shares: what calls cost at a ratio_choice; falls from ratio_choice to ratio_choice. Asked for few of them.
         schedule: how long plans are kept; its ``start`` is what is chosen here.
         steps: of the run; ``None`` if nobody knows, which leaves no window to choose.
         first: step that the run begins with (image-to-image begins further on).
-        rungs: those that the method can take, in rising order; ``None``: all ratios of the policy.
+        ratio_choices: those that the method can take, in rising order; ``None``: all ratios of the policy.
         policy: how to choose.
     """
     total = first + policy.unknown if steps is None else steps
-    rungs = rungs_of(policy.ratios) if rungs is None else rungs
+    ratio_choices = choices_of(policy.ratios) if ratio_choices is None else ratio_choices
 
-    def share(rung: Rung, start: int) -> float:
-        known = shares(rung)
+    def share(ratio_choice: RatioChoice, start: int) -> float:
+        known = shares(ratio_choice)
         due = replace(schedule, start=start).dues(total, first)
         return sum(known[one] for one in due) / len(due)
 
     early = first if steps is None else first + round(policy.unmerged * (steps - first))
-    start = early if share(rungs[-1], early) <= budget.share else first
-    place = bisect_left(rungs, True, key=lambda rung: share(rung, start) <= budget.share)
-    if place == len(rungs):
-        raise SettingError(_out_of_reach(budget, share(rungs[-1], first), rungs[-1].ratio))
-    rung, found = rungs[place], share(rungs[place], start)
-    rounder = (one for one in rung.rounder(policy.round_notches) if one.ratio <= rungs[-1].ratio)
+    start = early if share(ratio_choices[-1], early) <= budget.share else first
+    place = bisect_left(ratio_choices, True, key=lambda ratio_choice: share(ratio_choice, start) <= budget.share)
+    if place == len(ratio_choices):
+        raise SettingError(_out_of_reach(budget, share(ratio_choices[-1], first), ratio_choices[-1].ratio))
+    ratio_choice, found = ratio_choices[place], share(ratio_choices[place], start)
+    rounder = (one for one in ratio_choice.rounder(policy.round_notches) if one.ratio <= ratio_choices[-1].ratio)
     same = (one for one in rounder if share(one, start) == found)  # regions keep whole tokens: they come to the same
-    return Choice(budget, next(same, rung), start, found, steps)
+    return Choice(budget, next(same, ratio_choice), start, found, steps)
 
 
 def _out_of_reach(budget: Budget, least: float, ratio: float) -> str:

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tomadiff.cost.budget import Rung, Shares
+from tomadiff.cost.budget import RatioChoice, Shares
 from tomadiff.cost.guard import Guard, Scale, python_around
 from tomadiff.cost.trace import Trace, trace
-from tomadiff.engine.sites import Site
-from tomadiff.engine.slots import Slot
+from tomadiff.engine.forward import Site
+from tomadiff.engine.group import PlanGroup
 from tomadiff.errors import SettingError
 from tomadiff.steps.schedule import Due
 
@@ -32,7 +32,7 @@ META = torch.device("meta")
 _NOT_REBUILT = {"encoder_hid_dim_type": "ip_image_proj"}  # set by IP-Adapter, unknown to those who build UNets
 
 
-def twin_of(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def meta_copy_of(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model anew, on the meta device; LoRA, image prompts and the like are left out."""
     config = getattr(model, "config", None)
     if config is None:
@@ -70,30 +70,30 @@ class _Wrapped:
     times: int
 
     def call(self) -> None:
-        """Run it, merged if its slot says so."""
+        """Run it, merged if its group says so."""
         self.module(*self.given, **self.named)
 
 
 @dataclass
-class Ledger:
+class BudgetSearch:
     """Counts the calls of one twin.
 
     Attributes:
         sites: of the twin.
-        slots: of the twin, which know the grids of the call.
+        groups: of the twin, which know the grids of the call.
         batch: samples of the call.
         dtype: of its hidden states.
-        arranged: whether tokens come in the order that plans like best.
+        by_region: whether tokens come in the order of the plans' regions.
         passes: guidance passes stacked in the batch.
         guard: of the twin, if sites that do not pay stay unmerged.
         scale: of the real call, for the guard.
     """
 
     sites: Sequence[tuple[nn.Module, Site]]
-    slots: Sequence[Slot]
+    groups: Sequence[PlanGroup]
     batch: int
     dtype: torch.dtype
-    arranged: bool
+    by_region: bool
     passes: int
     guard: Guard | None = None
     scale: Scale | None = None
@@ -102,11 +102,11 @@ class Ledger:
 
     def open(self, call: Callable[[], Any]) -> None:
         """Run the twin once, unmerged, and note what its wrapped calls are given."""
-        for slot in self.slots:
-            slot.active = False
+        for group in self.groups:
+            group.active = False
         for place, (_, site) in enumerate(self.sites):
             site.inner = self._noting(place, site.inner)
-        self.schedule = self.slots[0].planner.schedule
+        self.schedule = self.groups[0].schedule
         self.whole = trace(call, warm=True)
         self.wrapped = self._grouped()
         inside = reduce(add, (one.unmerged.scaled(one.times) for one in self.wrapped), Trace())
@@ -132,87 +132,85 @@ class Ledger:
         return _Wrapped(module, site, given, named, trace(lambda: module(*given, **named)), times)
 
     # ------------------------------------------------------------------------------------------ at a ratio
-    def shares(self, rung: Rung, measure: Callable[[Trace], float]) -> Shares:
+    def shares(self, ratio_choice: RatioChoice, measure: Callable[[Trace], float]) -> Shares:
         """What a call costs by what is due, as a share of an unmerged one; ``measure`` says what of a trace counts."""
-        for slot in self.slots:
-            self._set(slot, rung)
-        key = tuple(self._kept(one.site.slot) for one in self.wrapped)
+        for group in self.groups:
+            self._set(group, ratio_choice)
+        key = tuple(self._kept(one.site.group) for one in self.wrapped)
         if key not in self._known:
             self._known[key] = self._counted()
         whole = measure(self.whole)
         return {due: measure(found) / whole for due, found in self._known[key].items()}
 
-    def _set(self, slot: Slot, rung: Rung) -> None:
-        planner = slot.planner
-        planner.method, planner.schedule = replace(planner.method, ratio=rung.ratio), rung.on(self.schedule)
-        slot.active = planner.grid is not None and planner.ratio() > 0
-        if slot.active and self.guard is not None and self.scale is not None:
-            slot.active = self.guard.admits(slot, self.scale)
+    def _set(self, group: PlanGroup, ratio_choice: RatioChoice) -> None:
+        group.method, group.schedule = replace(group.method, ratio=ratio_choice.ratio), ratio_choice.on(self.schedule)
+        group.active = group.grid is not None and group.ratio() > 0
+        if group.active and self.guard is not None and self.scale is not None:
+            group.active = self.guard.admits(group, self.scale)
 
-    def _kept(self, slot: Slot) -> tuple[int, ...]:
+    def _kept(self, group: PlanGroup) -> tuple[int, ...]:
         """Tokens that its plan keeps, and which of its sites merge; the plan is laid out for that."""
-        if not slot.active:
+        if not group.active:
             return ()
-        slot.prepare(self.batch, self.dtype, META, self.arranged)
-        assert slot.plan is not None
-        return slot.plan.kept, *(site.pays for _, site in self.sites if site.slot is slot)
+        group.prepare(self.batch, self.dtype, META, self.by_region)
+        assert group.plan is not None
+        return group.plan.kept, *(site.profitable for _, site in self.sites if site.group is group)
 
     def _counted(self) -> dict[Due, Trace]:
         ops = reduce(add, (self._merged(one).scaled(one.times) for one in self.wrapped), self.rest)
-        ops += python_around(slots=sum(slot.active for slot in self.slots))
+        ops += python_around(groups=sum(group.active for group in self.groups))
         selecting, reweighing = self._planning()
         return {Due.SKIP: self.whole, Due.REUSE: ops, Due.SELECT: ops + selecting, Due.REWEIGH: ops + reweighing}
 
     def _merged(self, one: _Wrapped) -> Trace:
-        if not one.site.slot.active or not one.site.pays:
+        if not one.site.group.active or not one.site.profitable:
             return one.unmerged
         with torch.no_grad():
             one.call()  # makes the plan, which the next one finds
         return trace(one.call) + python_around(sites=1)
 
     def _planning(self) -> tuple[Trace, Trace]:
-        """All slots that merge: choosing destinations, and renewing weights."""
+        """All groups that merge: choosing destinations, and renewing weights."""
         alike: Counter[tuple[Any, ...]] = Counter()
-        example: dict[tuple[Any, ...], tuple[Slot, Tensor]] = {}
-        for slot, tokens in self._planned_from():
-            key = (*_like_slot(slot), tuple(tokens.shape))
+        example: dict[tuple[Any, ...], tuple[PlanGroup, Tensor]] = {}
+        for group, tokens in self._planned_from():
+            key = (*_like_group(group), tuple(tokens.shape))
             alike[key] += 1
-            example[key] = slot, tokens
+            example[key] = group, tokens
         selecting = reweighing = Trace()
         for key, times in alike.items():
             chosen, weighed = self._one_plan(*example[key])
             selecting, reweighing = selecting + chosen.scaled(times), reweighing + weighed.scaled(times)
         return selecting, reweighing
 
-    def _planned_from(self) -> list[tuple[Slot, Tensor]]:
-        """Each slot that merges, and blank tokens ``(B, N, C)`` such as the first site that runs gives it."""
-        first: dict[str, tuple[Slot, Tensor]] = {}
+    def _planned_from(self) -> list[tuple[PlanGroup, Tensor]]:
+        """Each group that merges, and blank tokens ``(B, N, C)`` such as the first site that runs gives it."""
+        first: dict[str, tuple[PlanGroup, Tensor]] = {}
         for place, (given, _) in self._calls.items():
-            slot, grid = self.sites[place][1].slot, self.sites[place][1].slot.planner.grid
-            if slot.active and grid is not None and slot.name not in first:
+            group, grid = self.sites[place][1].group, self.sites[place][1].group.grid
+            if group.active and grid is not None and group.name not in first:
                 batch, _, width = given[0].shape
-                first[slot.name] = slot, torch.empty(batch, grid.tokens, width, dtype=given[0].dtype, device=META)
+                first[group.name] = group, torch.empty(batch, grid.tokens, width, dtype=given[0].dtype, device=META)
         return list(first.values())
 
-    def _one_plan(self, slot: Slot, tokens: Tensor) -> tuple[Trace, Trace]:
-        planner, made = slot.planner, list[Any]()
-        method, grid, depth, dice = planner.method, planner.grid, planner.depth, planner.moment.dice.generator
+    def _one_plan(self, group: PlanGroup, tokens: Tensor) -> tuple[Trace, Trace]:
+        made, grid, rng = list[Any](), group.grid, group.context.rng.generator
         assert grid is not None
+        method = group.method if group.order is None else group.method.by_region()
         passes = self.passes if tokens.shape[0] % self.passes == 0 else 1
-        plan = partial(method.plan, ratio=planner.ratio(), passes=passes, generator=dice, depth=depth)
+        plan = partial(method.plan, ratio=group.ratio(), passes=passes, generator=rng, depth=group.depth)
         selecting = trace(lambda: made.append(plan(tokens, grid)), warm=True)
         reweighing = trace(lambda: method.reweigh(made[0], tokens), warm=True)
         return selecting, reweighing
 
 
-def _like_slot(slot: Slot) -> tuple[Any, ...]:
-    """Slots with equal ones plan alike; some methods treat early and late blocks differently."""
-    planner = slot.planner
-    return planner.grid, planner.level, slot.tail, round(planner.depth)
+def _like_group(group: PlanGroup) -> tuple[Any, ...]:
+    """Groups with equal ones plan alike; some methods treat early and late blocks differently."""
+    return group.grid, group.level, group.tail, round(group.depth)
 
 
 def _like(site: Site) -> tuple[Any, ...]:
-    return (*_like_slot(site.slot), site.kind, site.joint, site.outputs)
+    return (*_like_group(site.group), site.kind, site.joint, site.outputs)
 
 
 def shapes_in(tree: Any) -> tuple[tuple[int, ...], ...]:

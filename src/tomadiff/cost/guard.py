@@ -21,17 +21,17 @@ from tomadiff.cost.hardware import Hardware
 from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
-from tomadiff.engine.sites import Site
-from tomadiff.engine.slots import Slot
+from tomadiff.engine.forward import Site
+from tomadiff.engine.group import PlanGroup
 from tomadiff.families.base import Family
 from tomadiff.merging.plan import Plan
 
 DEFAULT = True
 """Whether patches are guarded unless told otherwise."""
 
-SLACK = 0.05  # share of its time that a call may lose by the estimate, which is not exact; all of a slot may lose none
+SLACK = 0.05  # share of its time that a call may lose by the estimate, which is not exact; all of a group may lose none
 _AROUND = 14  # launches that the Python around a wrapped call takes the time of; measured on small models
-_BEFORE = 30  # the same for what is done once per slot, before a call of the model and at its first site
+_BEFORE = 30  # the same for what is done once per group, before a call of the model and at its first site
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Scale:
         text: text tokens that take part in attention.
         dtype: of hidden states.
         device: where.
-        arranged: whether tokens come in the order that plans like best.
+        by_region: whether tokens come in the order of the plans' regions, where that spares copies.
         threads: that torch computes with.
     """
 
@@ -51,16 +51,16 @@ class Scale:
     text: int
     dtype: torch.dtype
     device: torch.device
-    arranged: bool
+    by_region: bool
     threads: int = 1
 
     @classmethod
-    def of(cls, image: Tensor, text: Any, dtype: torch.dtype, arranged: bool) -> Scale | None:
+    def of(cls, image: Tensor, text: Any, dtype: torch.dtype, by_region: bool) -> Scale | None:
         """Of a call with these tensors; ``None`` where nothing is computed: on the meta device, with fake tensors."""
         if image.is_meta or isinstance(image, FakeTensor):
             return None
         tokens = text.shape[1] if isinstance(text, Tensor) and text.dim() == 3 else 0
-        return cls(image.shape[0], tokens, dtype, image.device, arranged, torch.get_num_threads())
+        return cls(image.shape[0], tokens, dtype, image.device, by_region, torch.get_num_threads())
 
     @property
     def machine(self) -> Hardware:
@@ -70,23 +70,23 @@ class Scale:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the guard expects of one slot at one size.
+    """What the guard expects of one group at one size.
 
     Attributes:
-        pays: for each of the slot's sites, whether it shall merge.
+        profitable: for each of the group's sites, whether it shall merge.
         unmerged: seconds of all of them per call, unmerged.
-        merged: the same where they merge if it pays, with planning.
+        merged: the same where the profitable ones merge, with planning.
         machine: what they run on, and where its constants are from.
     """
 
-    pays: tuple[bool, ...]
+    profitable: tuple[bool, ...]
     unmerged: float
     merged: float
     machine: str = ""
 
     @property
     def admits(self) -> bool:
-        """Whether the slot shall merge at all; what shows nothing to judge by may."""
+        """Whether the group shall merge at all; what shows nothing to judge by may."""
         return self.unmerged == 0 or self.merged < self.unmerged
 
     @property
@@ -97,7 +97,7 @@ class Verdict:
     @property
     def left_out(self) -> int:
         """Sites that stay unmerged."""
-        return len(self.pays) - sum(self.pays) if self.admits else len(self.pays)
+        return len(self.profitable) - sum(self.profitable) if self.admits else len(self.profitable)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Guard:
     Attributes:
         family: the model's.
         sites: all of its sites.
-        verdicts: the one in force for each slot, by name.
+        verdicts: the one in force for each group, by name.
     """
 
     family: Family
@@ -131,17 +131,17 @@ class Guard:
     _known: dict[Any, Verdict] = field(default_factory=dict, repr=False)
     _extras: dict[Any, Extra] = field(default_factory=dict, repr=False)
 
-    def admits(self, slot: Slot, scale: Scale) -> bool:
-        """Whether ``slot`` merges in a call of this size; tells its sites whether they do."""
-        ratio = slot.planner.ratio()
-        key = (slot.name, slot.planner.grid, slot.tail, ratio, scale)
+    def admits(self, group: PlanGroup, scale: Scale) -> bool:
+        """Whether ``group`` merges in a call of this size; tells its sites whether they do."""
+        ratio = group.ratio()
+        key = (group.name, group.grid, group.tail, ratio, scale)
         if key not in self._known:
-            self._known[key] = self._judged(slot, ratio, scale)
+            self._known[key] = self._judged(group, ratio, scale)
         verdict = self._known[key]
-        if self.verdicts.get(slot.name) is not verdict:
-            self.verdicts[slot.name] = verdict
-            for (_, site), pays in zip(self._sites_of(slot), verdict.pays, strict=True):
-                site.pays = pays
+        if self.verdicts.get(group.name) is not verdict:
+            self.verdicts[group.name] = verdict
+            for (_, site), profitable in zip(self._sites_of(group), verdict.profitable, strict=True):
+                site.profitable = profitable
         return verdict.admits
 
     def describe(self) -> str:
@@ -149,30 +149,31 @@ class Guard:
         verdicts = list(self.verdicts.values())
         if not verdicts:
             return ""
-        sites, left_out = sum(len(one.pays) for one in verdicts), sum(one.left_out for one in verdicts)
+        sites, left_out = sum(len(one.profitable) for one in verdicts), sum(one.left_out for one in verdicts)
         unmerged = sum(one.unmerged for one in verdicts)
         merged = sum(one.merged if one.admits else one.unmerged for one in verdicts)
         expected = f"; together they are expected to be {unmerged / merged:.2f} times as fast" if merged else ""
         return f"{sites - left_out} of {sites} sites merge{expected} on {verdicts[-1].machine}"
 
-    def _sites_of(self, slot: Slot) -> list[tuple[nn.Module, Site]]:
-        return [(module, site) for module, site in self.sites if site.slot is slot]
+    def _sites_of(self, group: PlanGroup) -> list[tuple[nn.Module, Site]]:
+        return [(module, site) for module, site in self.sites if site.group is group]
 
     # ------------------------------------------------------------------------------------------ the estimate
-    def _judged(self, slot: Slot, ratio: float, scale: Scale) -> Verdict:
+    def _judged(self, group: PlanGroup, ratio: float, scale: Scale) -> Verdict:
         machine = scale.machine
-        pays, unmerged, merged, planning = [], 0.0, 0.0, 0.0
-        for module, site in self._sites_of(slot):
+        profitable: list[bool] = []
+        unmerged = merged = planning = 0.0
+        for module, site in self._sites_of(group):
             work = self._work(module, site)
             if work is None:  # it only plans, or shows nothing to judge by
-                pays.append(True)
+                profitable.append(True)
                 continue
-            extra = self._extra(slot, ratio, scale, work.width)
+            extra = self._extra(group, ratio, scale, work.width)
             before, after = _both(work, site, scale, extra, machine)
-            pays.append(after < (1 + SLACK) * before)
-            unmerged, merged = unmerged + before, merged + (after if pays[-1] else before)
+            profitable.append(after < (1 + SLACK) * before)
+            unmerged, merged = unmerged + before, merged + (after if profitable[-1] else before)
             planning = max(planning, machine.seconds(extra.planning))
-        return Verdict(tuple(pays), unmerged, merged + planning, str(machine))
+        return Verdict(tuple(profitable), unmerged, merged + planning, str(machine))
 
     def _work(self, module: nn.Module, site: Site) -> Work | None:
         if site.kind == "plan":
@@ -184,38 +185,40 @@ class Guard:
         joint = any(op.joint for op in described.ops + described.pooled)
         return work_of(site.kind, module, [(kind, op) for kind, op in inside if isinstance(op, nn.Module)], joint)
 
-    def _extra(self, slot: Slot, ratio: float, scale: Scale, width: int) -> Extra:
+    def _extra(self, group: PlanGroup, ratio: float, scale: Scale, width: int) -> Extra:
         """Plans of equal settings cost alike, except that some methods treat early and late blocks differently."""
-        late = round(slot.planner.depth)
-        key = (slot.planner.grid, ratio, scale, width, late)
+        late = round(group.depth)
+        key = (group.grid, ratio, scale, width, late)
         if key not in self._extras:
-            self._extras[key] = _extra(slot, ratio, scale, width, float(late))
+            self._extras[key] = _extra(group, ratio, scale, width, float(late))
         return self._extras[key]
 
 
 def _both(work: Work, site: Site, scale: Scale, extra: Extra, machine: Hardware) -> tuple[float, float]:
     """Seconds of one call of ``site`` without and with merging."""
-    grid, tail = site.slot.planner.grid, site.slot.tail
+    grid, tail = site.group.grid, site.group.tail
     assert grid is not None
     size = scale.batch, grid.tokens + tail, scale.text, scale.dtype
     around = extra.around.get(site.kind, extra.around["op"])
     return machine.seconds(work.trace(*size)), machine.seconds(work.trace(*size, extra.kept + tail) + around)
 
 
-def _extra(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
+def _extra(group: PlanGroup, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
     """Make and use a plan on the meta device, and see what it would take."""
     with kernels.assumed(kernels.fused("auto", scale.device, scale.dtype, 1)):
-        return _traced(slot, ratio, scale, width, depth)
+        return _traced(group, ratio, scale, width, depth)
 
 
-def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
-    method, schedule, grid = slot.planner.method, slot.planner.schedule, slot.planner.grid
+def _traced(group: PlanGroup, ratio: float, scale: Scale, width: int, depth: float) -> Extra:
+    method, schedule, grid = group.method, group.schedule, group.grid
     assert grid is not None
     tokens = torch.empty(scale.batch, grid.tokens, width, dtype=scale.dtype, device="meta")
     plans: list[Plan] = []
+    if scale.by_region and method.token_order(grid, tokens.device) is not None:
+        method = method.by_region()
     selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)), warm=True)
     reweighing = trace(lambda: method.reweigh(plans[0], tokens), warm=True)
-    plan = plans[0].arranged() if scale.arranged else plans[0]
+    plan = plans[0]
     merged = plan.merge(tokens)
     around = {
         "op": trace(lambda: plan.unmerge(plan.merge(tokens)), warm=True),
@@ -223,13 +226,13 @@ def _traced(slot: Slot, ratio: float, scale: Scale, width: int, depth: float) ->
         "pooled": trace(lambda: plan.merge(tokens), warm=True),
     }
     selected, weighed = (1 / interval for interval in schedule.intervals)
-    planning = selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + python_around(slots=1)
+    planning = selecting.scaled(selected) + reweighing.scaled(max(0.0, weighed - selected)) + python_around(groups=1)
     return Extra(plan.kept, {kind: used + python_around(sites=1) for kind, used in around.items()}, planning)
 
 
-def python_around(sites: int = 0, slots: int = 0) -> Trace:
-    """What the Python around so many wrapped calls takes, and that of so many slots before a call of the model."""
-    return _python(_AROUND * sites + _BEFORE * slots)
+def python_around(sites: int = 0, groups: int = 0) -> Trace:
+    """What the Python around so many wrapped calls takes, and that of so many groups before a call of the model."""
+    return _python(_AROUND * sites + _BEFORE * groups)
 
 
 def _python(launches: int) -> Trace:

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tomadiff.engine.slots import Slot
+from tomadiff.engine.group import PlanGroup
+from tomadiff.families.base import KeyBias, Rotary
 from tomadiff.merging.plan import MergePlan, Plan, repeat_to
 from tomadiff.merging.quota import AllottedPlan
 
 _SMALLEST = 1e-3  # a merged token that nobody joined still has a key
 
 
-@dataclass(frozen=True)
-class Rotary:
-    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
-
-    Attributes:
-        argument: name of the keyword argument.
-        position: its place behind ``hidden_states`` where it is given by position, else ``None``.
-        axis: the tables' token axis; 0 means they have no batch axis, so samples share destinations or run one by one.
-        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
-        text_first: whether rows of text tokens come before those of the image.
-    """
-
-    argument: str
-    position: int | None = None
-    axis: int = 0
-    tables: Literal["all", "first"] = "all"
-    text_first: bool = False
-
-
-KeyBias = Literal["attention_mask", "joint_attention_kwargs"]
-"""The keyword argument of a call that takes a bias of its keys, or a dictionary with it."""
-
-
 def for_merged(
-    slot: Slot,
+    group: PlanGroup,
     rotary: Rotary | None,
     key_bias: KeyBias | None,
     tokens: Tensor,
@@ -48,22 +25,22 @@ def for_merged(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call's other arguments, made to suit its merged ``tokens`` ``(B, N + tail, C)``."""
     if rotary is not None:
-        args, kwargs = _with_picked_rows(slot, rotary, tokens, args, kwargs)
+        args, kwargs = _with_gathered_rows(group, rotary, tokens, args, kwargs)
     text = kwargs.get("encoder_hidden_states")
-    if key_bias is None or not slot.proportional or text is None:
+    if key_bias is None or not group.proportional or text is None:
         return args, kwargs
-    bias = {"attention_mask": _sizes_of_keys(slot, tokens, text.shape[1])}
+    bias = {"attention_mask": _sizes_of_keys(group, tokens, text.shape[1])}
     if key_bias == "attention_mask":
         return args, {**kwargs, **bias}
     return args, {**kwargs, key_bias: {**(kwargs.get(key_bias) or {}), **bias}}
 
 
-def _sizes_of_keys(slot: Slot, tokens: Tensor, text: int) -> Tensor:
+def _sizes_of_keys(group: PlanGroup, tokens: Tensor, text: int) -> Tensor:
     """``(B, 1, 1, text + K + tail)`` for proportional attention: the logarithm of how many tokens a key stands for."""
-    plan = slot.plan
+    plan = group.plan
     assert isinstance(plan, MergePlan | AllottedPlan)
-    sizes = plan.mass if plan.batch == 1 else repeat_to(plan.mass, tokens.shape[0])
-    bias = torch.nn.functional.pad(sizes.clamp_min(_SMALLEST).log(), (text, slot.tail))
+    sizes = plan.sizes if plan.batch == 1 else repeat_to(plan.sizes, tokens.shape[0])
+    bias = torch.nn.functional.pad(sizes.clamp_min(_SMALLEST).log(), (text, group.tail))
     return bias[:, None, None].to(tokens.dtype)
 
 
@@ -100,38 +77,38 @@ def of_sample(
     return tuple(own_args), own_kwargs
 
 
-def _with_picked_rows(
-    slot: Slot, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _with_gathered_rows(
+    group: PlanGroup, rotary: Rotary, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call's arguments with rotary rows picked by destination."""
     if kwargs.get(rotary.argument) is not None:
-        return args, {**kwargs, rotary.argument: picked_rows(slot, rotary, tokens, kwargs[rotary.argument])}
+        return args, {**kwargs, rotary.argument: gathered_rows(group, rotary, tokens, kwargs[rotary.argument])}
     place = rotary.position
     if place is not None and len(args) > place and args[place] is not None:
-        return (*args[:place], picked_rows(slot, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
+        return (*args[:place], gathered_rows(group, rotary, tokens, args[place]), *args[place + 1 :]), kwargs
     return args, kwargs
 
 
-def picked_rows(slot: Slot, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
+def gathered_rows(group: PlanGroup, rotary: Rotary, tokens: Tensor, tables: Any) -> Any:
     """Rotary tables for the merged image ``tokens`` ``(B, N + tail, C)``; rows of other tokens stay."""
     if isinstance(tables, Tensor):
-        return _picked_table(slot, rotary, tokens, tables)
+        return _gathered_table(group, rotary, tokens, tables)
     chosen = len(tables) if rotary.tables == "all" else 1
     return tuple(
-        _picked_table(slot, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
+        _gathered_table(group, rotary, tokens, table) if place < chosen else table for place, table in enumerate(tables)
     )
 
 
-def _picked_table(slot: Slot, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
+def _gathered_table(group: PlanGroup, rotary: Rotary, tokens: Tensor, table: Tensor) -> Tensor:
     """Rows of text and tail stay; those of the grid are picked. Models may make their tables on the CPU."""
-    plan, axis, table = slot.plan, rotary.axis, table.to(tokens.device)
+    plan, axis, table = group.plan, rotary.axis, table.to(tokens.device)
     assert plan is not None
     before = table.shape[axis] - tokens.shape[1] if rotary.text_first else 0
     sizes = [before, plan.tokens, table.shape[axis] - before - plan.tokens]
     text, image, rest = table.split(sizes, dim=axis)
     if have_own_rows(plan, rotary):
         return torch.stack([torch.cat([text, image[rows], rest]) for rows in plan.destinations])
-    picked = plan.pick(image, dim=axis)
+    picked = plan.gather(image, dim=axis)
     if picked.shape[0] != text.shape[0] and axis > 0:
         text, rest = (part.expand(picked.shape[0], *part.shape[1:]) for part in (text, rest))
     return torch.cat([text, picked, rest], dim=axis) if before or sizes[2] else picked

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.engine.around import Around
 from tomadiff.engine.driver import find_driver
 from tomadiff.engine.forecast import ForecastModel, form_of, time_of
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
+from tomadiff.engine.outer_hooks import Around
 from tomadiff.steps.clock import Clock
 
 MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
@@ -90,13 +90,13 @@ class ForecastControl:
         forecast, driver = self._forecast() if self._forecast is not None else None, find_driver()
         if forecast is None or driver.scheduler is None:
             return call(*args, **kwargs)
-        tick = self._clock.tick(time_of(self.model, args, kwargs), driver.scheduler, driver.pipeline)
-        if tick.generation != self._generation:
-            self._begin(tick.generation)
-        if tick.step != self._step:
-            self._step, self._pending = tick.step, []
+        info = self._clock.step_info(time_of(self.model, args, kwargs), driver.scheduler, driver.pipeline)
+        if info.generation != self._generation:
+            self._begin(info.generation)
+        if info.step != self._step:
+            self._step, self._pending = info.step, []
         form = form_of(args, kwargs)
-        if self._is_direct and form == self._form and forecast.will_forecast(tick):
+        if self._is_direct and form == self._form and forecast.will_forecast(info):
             return self._stand_in(lambda: call(*args, **kwargs))
         output = call(*args, **kwargs)
         self._keep(form, output)

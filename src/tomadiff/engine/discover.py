@@ -1,31 +1,64 @@
-"""Walking a model in the order it runs: which calls are wrapped, and which of them share a slot."""
+"""Walking a model in the order it runs: which calls are wrapped, and which of them share a group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import nn
 
-from tomadiff.engine.calls import calls_to_wrap
-from tomadiff.engine.planner import Moment, Planner
-from tomadiff.engine.sites import Site
-from tomadiff.engine.slots import Slot
+from tomadiff.engine.forward import Site
+from tomadiff.engine.group import PlanGroup, StepContext
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.families.base import Family, Stack
+from tomadiff.families.base import Block, Family, KeyBias, Op, OpKind, Rotary, Stack
 from tomadiff.families.registry import describe_supported
 from tomadiff.methods.base import Method
 from tomadiff.steps.schedule import Schedule
 
 
-class Survey:
+@dataclass(frozen=True)
+class Wrapped:
+    """A module to inject, and what its site needs to know; see :class:`tomadiff.engine.forward.Site`."""
+
+    module: nn.Module
+    kind: OpKind | Literal["block", "plan", "pooled"]
+    path: str = ""
+    rotary: Rotary | None = None
+    outputs: tuple[int, ...] = (0,)
+    joint: bool = False
+    key_bias: KeyBias | None = None
+
+
+def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
+    """The whole block, or the ops that are there and switched on, in the order they run."""
+    if method.pools:
+        yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
+    elif method.span == "block" or not described.ops:
+        yield Wrapped(block, "block", "", described.rotary, described.outputs, key_bias=described.key_bias)
+    else:
+        if method.plans_from == "block":
+            yield Wrapped(block, "plan")
+        kinds = tuple(op.kind for op in described.ops if getattr(method, f"merge_{op.kind}"))
+        yield from _ops(block, described.ops, kinds)
+
+
+def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], pooled: bool = False) -> Iterator[Wrapped]:
+    for op in ops:
+        module = getattr(block, op.path, None)
+        if isinstance(module, nn.Module) and op.kind in kinds:
+            kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
+            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint, op.key_bias)
+
+
+class Discovery:
     """What there is to merge in a model with these settings; raises if that is nothing.
 
     Attributes:
-        slots: in the order they are met.
+        groups: in the order they are met.
         sites: every module to wrap, and its site.
-        homes: slots by the module whose blocks they are in.
-        depths: of each slot's grid, by name.
+        homes: groups by the module whose blocks they are in.
+        depths: of each group's grid, by name.
         skipped: first blocks that stay unmerged.
     """
 
@@ -35,16 +68,16 @@ class Survey:
         family: Family,
         method: Method,
         schedule: Schedule,
-        moment: Moment,
+        context: StepContext,
         warn: Callable[[str], None],
     ) -> None:
         self.model, self.family, self.method, self.schedule = model, family, method, schedule
-        self.moment, self.warn = moment, warn
-        self.slots: list[Slot] = []
+        self.context, self.warn = context, warn
+        self.groups: list[PlanGroup] = []
         self.sites: list[tuple[nn.Module, Site]] = []
-        self.homes: dict[nn.Module | None, list[Slot]] = {}
+        self.homes: dict[nn.Module | None, list[PlanGroup]] = {}
         self.depths: dict[str, int] = {}
-        self._known: dict[str, Slot] = {}
+        self._known: dict[str, PlanGroup] = {}
         stacks = family.stacks(model)
         blocks = [(stack, block) for stack in stacks for block in stack.blocks]
         self.skipped = self._blocks_to_skip(len(blocks))
@@ -86,26 +119,26 @@ class Survey:
             return
         key = {"level": f"level {level}", "block": f"block {place}"}[self.method.scope]
         for call in calls_to_wrap(module, described, self.method):
-            slot = self._known.get(key) or self._new_slot(key, level, stack.depth, place / total)
-            leads = key not in self._known
-            self._known[key] = slot
+            group = self._known.get(key) or self._new_group(key, level, stack.depth, place / total)
+            first_in_group = key not in self._known
+            self._known[key] = group
             stack_slots = self.homes.setdefault(stack.home, [])
-            if slot not in stack_slots:
-                stack_slots.append(slot)
+            if group not in stack_slots:
+                stack_slots.append(group)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(slot, where, call.kind, leads, call.rotary, call.outputs, call.joint, call.key_bias)
+            site = Site(group, where, call.kind, first_in_group, call.rotary, call.outputs, call.joint, call.key_bias)
             self.sites.append((call.module, site))
 
-    def _new_slot(self, name: str, level: int, depth: int, progress: float) -> Slot:
-        method = settled(self.method, self.family)
-        slot = Slot(name, Planner(method, self.schedule, self.moment, level, progress))
-        slot.warn = self.warn
-        self.slots.append(slot)
+    def _new_group(self, name: str, level: int, depth: int, progress: float) -> PlanGroup:
+        method = for_family(self.method, self.family)
+        group = PlanGroup(name, method, self.schedule, self.context, level, progress)
+        group.warn = self.warn
+        self.groups.append(group)
         self.depths[name] = depth
-        return slot
+        return group
 
 
-def settled(method: Method, family: Family) -> Method:
+def for_family(method: Method, family: Family) -> Method:
     """``method`` with what it leaves open as suits the family.
 
     Samples share destinations as the family needs it, unless each is to have its own.

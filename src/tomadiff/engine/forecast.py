@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.engine.around import Around, PassName, other_cache, processes_of
 from tomadiff.engine.driver import Driver, OneAtATime, find_driver
-from tomadiff.engine.hooks import EndOfPicture, let_travel, stop_travel, unwrap
+from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
 from tomadiff.engine.model import MARK as PATCH
+from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
 from tomadiff.engine.report import ForecastReport
 from tomadiff.errors import PatchError
-from tomadiff.steps.clock import Clock, Tick
+from tomadiff.steps.clock import Clock, StepInfo
 from tomadiff.steps.forecast import Forecast, Forecaster, Pattern
 
 MARK = "_tomadiff_forecast"  # attribute of a model that leads to its forecast
@@ -34,13 +34,13 @@ class ForecastModel:
 
     Attributes:
         clock: which step a call belongs to; merging on the same model reads it here, so that it counts every step.
-        tick: the call at work.
+        info: the call at work.
         control: the ControlNet whose outputs the model is given; see :mod:`tomadiff.engine.controlnet`.
     """
 
     def __init__(self, name: str, model: nn.Module, settings: Forecast) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
-        self.clock, self.tick = Clock(), Tick(0, 0, 0)
+        self.clock, self.info = Clock(), StepInfo(0, 0, 0)
         self._forecaster = Forecaster(settings)
         self._threads = OneAtATime()
         self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
@@ -88,7 +88,7 @@ class ForecastModel:
         self.is_on = True
         self.model.__dict__[MARK] = self
         self._pass = PassName(self.model)
-        self._end = EndOfPicture(self.model, self._end_picture)
+        self._end = EndOfImage(self.model, self._end_of_call)
         self._around = Around(self.outer, self._call)
         let_travel(self.model)
         self._tell_merging(self)
@@ -120,13 +120,13 @@ class ForecastModel:
         """In place of a call of the model."""
         driver, time = find_driver(), time_of(self.model, args, kwargs)
         self._threads.enter(driver)
-        self.tick = self.clock.tick(time, driver.scheduler, driver.pipeline)
+        self.info = self.clock.step_info(time, driver.scheduler, driver.pipeline)
         self._enter(driver)
         name = self._pass.name
         key = (name, self._names[name])
         self._names[name] += 1
         form = object() if _is_per_token(time, args, kwargs) else form_of(args, kwargs)
-        return self._forecaster.call(self.tick.step, key, form, lambda: self._compute(call, args, kwargs))
+        return self._forecaster.call(self.info.step, key, form, lambda: self._compute(call, args, kwargs))
 
     def _compute(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         control = None if self.control is None else self.control()
@@ -134,20 +134,20 @@ class ForecastModel:
             control.before(self, args, kwargs)
         return call(*args, **kwargs)
 
-    def will_forecast(self, tick: Tick) -> bool:
-        """Whether the next calls, which belong to ``tick`` of the same scheduler, are going to be forecast."""
-        ours, theirs = self.tick.timeline, tick.timeline
+    def will_forecast(self, info: StepInfo) -> bool:
+        """Whether the next calls, which belong to ``info`` of the same scheduler, are going to be forecast."""
+        ours, theirs = self.info.timeline, info.timeline
         if ours is None or theirs is None or ours.timesteps is not theirs.timesteps:
             return False  # another image
-        return self.is_on and self._forecaster.will_forecast(tick.step)
+        return self.is_on and self._forecaster.will_forecast(info.step)
 
     def _enter(self, driver: Driver) -> None:
-        place = self.tick.generation, self.tick.step
+        place = self.info.generation, self.info.step
         if place[0] != self._place[0]:
             require_no_cache(self.model)
             self._await_end(driver)
             self._forecaster.group = processes_of(self.model)
-            self._forecaster.begin(self.tick.total, self.tick.times)
+            self._forecaster.begin(self.info.total, self.info.times)
         if place != self._place:
             self._names.clear()
         self._place = place
@@ -159,7 +159,7 @@ class ForecastModel:
             own = weakref.WeakMethod(self._end_image)
             self._loop = weakref.ref(driver.loop_state, lambda _: (own() or _do_nothing)())
 
-    def _end_picture(self) -> None:
+    def _end_of_call(self) -> None:
         if self._threads.is_mine():  # or another thread ended another image
             self._end_image()
 

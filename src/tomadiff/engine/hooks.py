@@ -4,7 +4,8 @@ Other tools wrap ``module.forward`` from the outside: accelerate keeps the wrapp
 in a hook registry. Ours goes below them all, where the module's own ``forward`` was, so that caches, offloading and
 adapters see the module as it always was, whichever came first and whichever leaves first.
 
-Every private name of torch, accelerate and diffusers that we lean on is in this file.
+Every private name of torch, accelerate and diffusers that we rely on is in this file and in
+:mod:`tomadiff.engine.outer_hooks`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _GRAPHS = 32  # that torch may compile of one piece of code, where its own limit
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
 CALL = "_compiled_call_impl"  # what torch runs, if it is there, when a module is called: hooks and forward are inside
-_END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when a picture is done
-_TO_TOKENS = "_operate_on_continuous_inputs"  # where a UNet's transformer makes tokens of a picture,
-_FROM_TOKENS = "_get_output_for_continuous_inputs"  # and a picture of tokens
+_END_OF_CALL = "_reset_stateful_cache"  # pipelines call this on their models when an image is done
+_TO_TOKENS = "_operate_on_continuous_inputs"  # where a UNet's transformer makes tokens of an image,
+_FROM_TOKENS = "_get_output_for_continuous_inputs"  # and an image of tokens
 
 
 def inject(module: nn.Module, function: Callable[..., Any], data: Any) -> None:
@@ -145,11 +146,11 @@ def _original(state: dict[str, Any]) -> dict[str, Any]:
             state["forward"] = data.inner.forward
     for name in (_TO_TOKENS, _FROM_TOKENS):
         gates = getattr(state.get(name), "__self__", None)
-        if isinstance(gates, Gates):
+        if isinstance(gates, TokenReorder):
             state.pop(name)
             state.update(gates.own)
     hooks = state["_forward_pre_hooks"]
-    ours = {number for number, hook in hooks.items() if isinstance(hook, Watch)}
+    ours = {number for number, hook in hooks.items() if isinstance(hook, RootHook)}
     for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
         state[name] = type(hooks)((number, hook) for number, hook in state[name].items() if number not in ours)
     travel = (_PICKLED, _COPIED)
@@ -189,7 +190,7 @@ def make_room_for_graphs(model: nn.Module) -> None:
         config.recompile_limit = max(config.recompile_limit, _GRAPHS)
 
 
-class Watch:
+class RootHook:
     """Calls ``function(args, kwargs)`` before every call of a model, outside of compiled code; see :meth:`stop`."""
 
     def __init__(self, model: nn.Module, function: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -247,8 +248,8 @@ def disabled() -> Callable[..., Any]:
     return torch.compiler.disable(call)  # type: ignore[no-any-return]
 
 
-class EndOfPicture:
-    """Calls ``function()`` when a pipeline has finished a picture with ``model``; see :meth:`stop`.
+class EndOfImage:
+    """Calls ``function()`` when a pipeline has finished an image with ``model``; see :meth:`stop`.
 
     Pipelines reset stateful caches then, on every component that has the method, so we give it one.
     """
@@ -271,43 +272,43 @@ class EndOfPicture:
     def stop(self) -> None:
         """Take it off again."""
         later = self._model.__dict__.get(_END_OF_CALL)
-        while isinstance(later, EndOfPicture) and later is not self and later._earlier is not self:
+        while isinstance(later, EndOfImage) and later is not self and later._earlier is not self:
             later = later._earlier
         if later is self:
             del self._model.__dict__[_END_OF_CALL]
             if self._earlier is not None:
                 self._model.__dict__[_END_OF_CALL] = self._earlier
-        elif isinstance(later, EndOfPicture):
+        elif isinstance(later, EndOfImage):
             later._earlier = self._earlier
 
 
-class Gates:
-    """Changes tokens where they enter and leave a UNet's transformer; see :meth:`stop`.
+class TokenReorder:
+    """Puts tokens in another order where they enter a UNet's transformer, and back where they leave; see :meth:`stop`.
 
-    Whatever wraps, skips or replaces layers inside, both gates are passed.
+    Whatever wraps, skips or replaces layers inside, both places are passed. ``order()`` says which order, if any.
     """
 
-    def __init__(
-        self, module: nn.Module, entering: Callable[[torch.Tensor], torch.Tensor], leaving: Callable[..., torch.Tensor]
-    ) -> None:
-        self.entering, self.leaving = entering, leaving
-        self._module = module
+    def __init__(self, module: nn.Module, order: Callable[[], Any]) -> None:
+        self.order, self._module = order, module
         self._to_tokens, self._from_tokens = getattr(module, _TO_TOKENS), getattr(module, _FROM_TOKENS)
         self.own = {name: module.__dict__[name] for name in (_TO_TOKENS, _FROM_TOKENS) if name in module.__dict__}
         module.__dict__.update({_TO_TOKENS: self._enter, _FROM_TOKENS: self._leave})
         let_travel(module)
 
     @staticmethod
-    def fit(module: nn.Module | None) -> bool:
-        """Whether ``module`` is of a kind that has such gates."""
+    def fits(module: nn.Module | None) -> bool:
+        """Whether ``module`` is of a kind that has such places."""
         return hasattr(module, _TO_TOKENS) and hasattr(module, _FROM_TOKENS)
 
-    def _enter(self, picture: torch.Tensor) -> Any:
-        tokens, *others = self._to_tokens(picture)
-        return (self.entering(tokens), *others)
+    def _enter(self, image: torch.Tensor) -> Any:
+        tokens, *others = self._to_tokens(image)
+        order = self.order()
+        return (tokens if order is None else order.arrange(tokens), *others)
 
     def _leave(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return self._from_tokens(self.leaving(hidden_states), *args, **kwargs)
+        order = self.order()
+        tokens = hidden_states if order is None else order.restore(hidden_states)
+        return self._from_tokens(tokens, *args, **kwargs)
 
     def stop(self) -> None:
         """Take both off again."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tomadiff.engine.outer_hooks import context_parallel
 from tomadiff.errors import PatchError
 from tomadiff.merging.grid import Grid
 from tomadiff.methods.base import Method
@@ -19,7 +20,7 @@ from tomadiff.methods.base import Method
 
 def processes(model: Any) -> int:
     """How many processes hold the tokens of one image."""
-    config = getattr(getattr(model, "_parallel_config", None), "context_parallel_config", None)
+    config = context_parallel(model)
     return 1 if config is None else int(config.ring_degree * config.ulysses_degree)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tomadiff.engine.arguments import picked_rows
+from tomadiff.engine.arguments import gathered_rows
+from tomadiff.engine.forward import Site, ready_to_merge
 from tomadiff.engine.hooks import DATA
-from tomadiff.engine.sites import Site, ready_to_merge
 
 
 def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -24,16 +24,16 @@ def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     if not ready_to_merge(site, image, args, kwargs) or _unknown(self, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
     if not site.joint:
-        return site.inner(self, hidden_states, *args, **{**kwargs, "encoder_hidden_states": site.slot.merge(image)})
+        return site.inner(self, hidden_states, *args, **{**kwargs, "encoder_hidden_states": site.group.merge(image)})
     return _joint(self, site, hidden_states, text, kwargs)
 
 
 def _text_before(site: Site, tokens: Tensor) -> int:
     """Text tokens in front of the image, where a call is given both as one sequence (Flux's single blocks)."""
-    plan = site.slot.plan
+    plan = site.group.plan
     if plan is None or site.rotary is None or not site.rotary.text_first:
         return 0
-    return max(0, tokens.shape[1] - plan.tokens - site.slot.tail)
+    return max(0, tokens.shape[1] - plan.tokens - site.group.tail)
 
 
 def _unknown(attention: Any, kwargs: dict[str, Any]) -> bool:
@@ -44,7 +44,7 @@ def _unknown(attention: Any, kwargs: dict[str, Any]) -> bool:
 def _joint(attention: Any, site: Site, tokens: Tensor, text: int, kwargs: dict[str, Any]) -> Any:
     """Joint attention over ``[text | image]``; ``text`` tokens of the sequence itself are text too."""
     context, rotary = kwargs.get("encoder_hidden_states"), kwargs.get("image_rotary_emb")
-    few = torch.cat([tokens[:, :text], site.slot.merge(tokens[:, text:])], dim=1)
+    few = torch.cat([tokens[:, :text], site.group.merge(tokens[:, text:])], dim=1)
     query = _heads(attention, attention.to_q(tokens), attention.norm_q)
     key = _heads(attention, attention.to_k(few), attention.norm_k)
     value = _heads(attention, attention.to_v(few), None)
@@ -82,7 +82,7 @@ def _heads(attention: Any, projected: Tensor, norm: nn.Module | None) -> Tensor:
 
 def _few_rows(site: Site, tokens: Tensor, text: int, tables: Any) -> Any:
     assert site.rotary is not None
-    return picked_rows(site.slot, site.rotary, tokens[:, text:], tables)
+    return gathered_rows(site.group, site.rotary, tokens[:, text:], tables)
 
 
 def _rotated(heads: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tomadiff.engine.sites import Site
-from tomadiff.engine.slots import Slot
+from tomadiff.engine.forward import Site
+from tomadiff.engine.group import PlanGroup
 from tomadiff.merging.plan import Plan
 from tomadiff.steps.forecast import Forecast, Pattern
 
 
 @dataclass(frozen=True)
 class LevelReport:
-    """One slot of a patch: a block with plans of its own, or all blocks that share one.
+    """One group of a patch: a block with plans of its own, or all blocks that share one.
 
     ``tokens_before`` and the like are ``None`` until the model has run. ``left_out`` counts sites that the guard keeps
     unmerged, ``expected`` is the speed-up it expects of all sites together where the others merge.
@@ -39,22 +39,24 @@ class LevelReport:
     expected: float | None = None
 
     @classmethod
-    def of(cls, slot: Slot, sites: Sequence[Site], left_out: int = 0, expected: float | None = None) -> LevelReport:
-        """Of a slot and its sites, as they are now."""
-        planner, plan = slot.planner, slot.planner.last
+    def of(
+        cls, group: PlanGroup, sites: Sequence[Site], left_out: int = 0, expected: float | None = None
+    ) -> LevelReport:
+        """Of a group and its sites, as they are now."""
+        plan = group.last
         return cls(
-            name=slot.name,
-            level=planner.level,
-            grid=None if planner.grid is None else str(planner.grid),
+            name=group.name,
+            level=group.level,
+            grid=None if group.grid is None else str(group.grid),
             tokens_before=None if plan is None else plan.tokens,
             tokens_after=None if plan is None else plan.kept,
             realised_ratio=0.0 if plan is None else plan.realised_ratio,
             sites=len(sites),
-            plans_made=planner.plans_made,
-            weights_made=planner.weights_made,
+            plans_made=group.plans_made,
+            weights_made=group.weights_made,
             coverage=None if plan is None else _mean_coverage(plan),
-            bytes_held=_bytes_held(slot, sites),
-            bypassed=dict(slot.bypassed),
+            bytes_held=_bytes_held(group, sites),
+            bypassed=dict(group.bypassed),
             left_out=left_out,
             expected=expected,
         )
@@ -158,22 +160,22 @@ def _gathered(levels: Sequence[LevelReport]) -> list[LevelReport]:
     alike: dict[object, list[LevelReport]] = {}
     for one in levels:
         alike.setdefault((one.level, one.grid, one.tokens_before, one.tokens_after), []).append(one)
-    return [_together(slots) for slots in alike.values()]
+    return [_together(groups) for groups in alike.values()]
 
 
-def _together(slots: Sequence[LevelReport]) -> LevelReport:
-    if len(slots) == 1:
-        return slots[0]
-    coverage = [one.coverage for one in slots if one.coverage is not None]
+def _together(groups: Sequence[LevelReport]) -> LevelReport:
+    if len(groups) == 1:
+        return groups[0]
+    coverage = [one.coverage for one in groups if one.coverage is not None]
     return replace(
-        slots[0],
-        name=f"level {slots[0].level}, {len(slots)} slots",
-        sites=sum(one.sites for one in slots),
-        plans_made=sum(one.plans_made for one in slots),
-        weights_made=sum(one.weights_made for one in slots),
+        groups[0],
+        name=f"level {groups[0].level}, {len(groups)} groups",
+        sites=sum(one.sites for one in groups),
+        plans_made=sum(one.plans_made for one in groups),
+        weights_made=sum(one.weights_made for one in groups),
         coverage=sum(coverage) / len(coverage) if coverage else None,
-        bytes_held=sum(one.bytes_held for one in slots),
-        left_out=sum(one.left_out for one in slots),
+        bytes_held=sum(one.bytes_held for one in groups),
+        left_out=sum(one.left_out for one in groups),
     )
 
 
@@ -203,9 +205,9 @@ def _mean_coverage(plan: Plan) -> float:
     return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
 
 
-def _bytes_held(slot: Slot, sites: Sequence[Site]) -> int:
+def _bytes_held(group: PlanGroup, sites: Sequence[Site]) -> int:
     """Plans, and what sites gave last; plans share tensors with each other, so each tensor counts once."""
-    plans = [kept.plan for kept in slot.planner.kept.values()] + ([slot.plan] if slot.plan else [])
+    plans = [record.plan for record in group.records.values()] + ([group.plan] if group.plan else [])
     held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
     tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tomadiff.engine.forward import Site, merged_block, merged_op
 from tomadiff.engine.hooks import DATA
-from tomadiff.engine.sites import Site, merged_block, merged_op
 
 
 def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """As :func:`merged_op` at some steps of a run; at the others, what the op gave last in the same pass."""
     site: Site = getattr(self, DATA)
-    slot = site.slot
-    if slot.reuses:
-        result = site.last.get(slot.turn)
+    group = site.group
+    if group.reuses:
+        result = site.last.get(group.pass_index)
         if result is not None and _first_tensor(result).shape[:2] == hidden_states.shape[:2]:
             return result
     result = merged_op(self, hidden_states, *args, **kwargs)
@@ -30,10 +30,10 @@ def reusing_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: 
     A block that also returns the text adds to that as well.
     """
     site: Site = getattr(self, DATA)
-    slot = site.slot
+    group = site.group
     text: Any = kwargs.get("encoder_hidden_states", args[0] if args else None)
-    if slot.reuses:
-        added = site.last.get(slot.turn)
+    if group.reuses:
+        added = site.last.get(group.pass_index)
         if added is not None and _goes_on(site, added, hidden_states, text):
             return _by_stream(site, added, hidden_states, text, Tensor.add)
     result = merged_block(self, hidden_states, *args, **kwargs)
@@ -44,7 +44,7 @@ def reusing_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: 
 
 def _keep(site: Site, result: Any) -> None:
     if not _first_tensor(result).requires_grad:  # else its graph would outlive the call
-        site.last[site.slot.turn] = result
+        site.last[site.group.pass_index] = result
 
 
 def _first_tensor(result: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """Where tokens merge: one small file per model family, facts as data. ``register`` takes families from outside."""
 
-from tomadiff.families.base import Block, Call, Family, Op, Scene, Stack
+from tomadiff.families.base import Block, Family, ModelCall, Op, Rotary, Stack, TokenLayout
 from tomadiff.families.registry import family_of, register, supported
 
-__all__ = ["Block", "Call", "Family", "Op", "Scene", "Stack", "family_of", "register", "supported"]
+__all__ = ["Block", "Family", "ModelCall", "Op", "Rotary", "Stack", "TokenLayout", "family_of", "register", "supported"]

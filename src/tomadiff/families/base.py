@@ -6,14 +6,36 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from tomadiff.engine.arguments import KeyBias, Rotary
-from tomadiff.engine.sites import OpKind
 from tomadiff.merging.grid import Grid
 from tomadiff.merging.plan import Share
+
+OpKind = Literal["attention", "cross_attention", "feed_forward"]
+
+KeyBias = Literal["attention_mask", "joint_attention_kwargs"]
+"""The keyword argument of a call that takes a bias of its keys, or a dictionary with it."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
+
+    Attributes:
+        argument: name of the keyword argument.
+        position: its place behind ``hidden_states`` where it is given by position, else ``None``.
+        axis: the tables' token axis; 0 means they have no batch axis, so samples share destinations or run one by one.
+        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
+        text_first: whether rows of text tokens come before those of the image.
+    """
+
+    argument: str
+    position: int | None = None
+    axis: int = 0
+    tables: Literal["all", "first"] = "all"
+    text_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,19 +94,19 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Scene:
+class TokenLayout:
     """What a call of the model shows: the grid of every depth, and tokens behind it that are no part of it."""
 
     grids: Mapping[int, Grid]
     tail: int = 0
 
     @classmethod
-    def flat(cls, grid: Grid, tail: int = 0) -> Scene:
+    def flat(cls, grid: Grid, tail: int = 0) -> TokenLayout:
         """A model whose blocks all see one grid."""
         return cls({0: grid}, tail)
 
 
-class Call:
+class ModelCall:
     """The arguments of a model's call, by name however they were given."""
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -116,14 +138,9 @@ def stacks_named(*paths: str) -> Callable[[nn.Module], list[Stack]]:
     return stacks
 
 
-def order_matters(_: nn.Module, __: Call) -> bool:
+def order_matters(_: nn.Module, __: ModelCall) -> bool:
     """Positions are part of most models; see :attr:`Family.order_matters`."""
     return True
-
-
-def takes_no_bias(_: nn.Module) -> bool:
-    """Most processors ignore a mask; see :attr:`Family.takes_bias`."""
-    return False
 
 
 @dataclass(frozen=True)
@@ -136,14 +153,16 @@ class Family:
         models: names of the model classes.
         blocks: the classes of its blocks.
         stacks: finds the blocks of a model, in the order they run.
-        scene: finds the grids of a call.
+        token_layout: finds the grids of a call.
         pipelines: some pipelines that use it, for documentation.
         skip: share of first blocks that stay unmerged by default.
         share: where rotary tables have no batch axis; samples with destinations of their own then run one by one.
         defaults: settings that suit the family, for methods that have them and leave them open.
         order_matters: whether the blocks of a call know where their tokens lie (by positions, masks, …). If not, tokens
             are put in the order of the plan's regions once per stack that has a home, instead of around every op.
-        takes_bias: whether attention of a model, as it runs now, takes a bias of its keys.
+        bias_backends: attention backends that take a bias of their keys, as diffusers names them; none: no attention
+            of the family takes one.
+        reads: arguments whose values the layout is read from, once for each tensor: reading waits for the GPU.
         note: what a user should know.
     """
 
@@ -152,13 +171,14 @@ class Family:
     models: tuple[str, ...]
     blocks: tuple[Block, ...]
     stacks: Callable[[nn.Module], list[Stack]] = field(repr=False)
-    scene: Callable[[nn.Module, Call], Scene | None] = field(repr=False)
+    token_layout: Callable[[nn.Module, ModelCall], TokenLayout | None] = field(repr=False)
     pipelines: tuple[str, ...] = ()
     skip: float = 0.0
     share: Share | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    order_matters: Callable[[nn.Module, Call], bool] = field(default=order_matters, repr=False)
-    takes_bias: Callable[[nn.Module], bool] = field(default=takes_no_bias, repr=False)
+    order_matters: Callable[[nn.Module, ModelCall], bool] = field(default=order_matters, repr=False)
+    bias_backends: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     note: str = ""
 
     def block(self, module: nn.Module) -> Block | None:

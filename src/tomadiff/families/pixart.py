@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tomadiff.families.base import Call, Family, Scene, stacks_named
+from tomadiff.families.base import Family, ModelCall, TokenLayout, stacks_named
 from tomadiff.families.unet import BASIC_BLOCK
 from tomadiff.merging.grid import Grid
 
 
-def patched_scene(model: Any, call: Call) -> Scene:
+def patched_layout(model: Any, call: ModelCall) -> TokenLayout:
     """Images ``(B, C, H, W)`` that the model cuts into square patches."""
     height, width = call.image.shape[-2:]
     patch = model.config.patch_size
-    return Scene.flat(Grid(height // patch, width // patch))
+    return TokenLayout.flat(Grid(height // patch, width // patch))
 
 
 FAMILY = Family(
@@ -22,6 +22,6 @@ FAMILY = Family(
     models=("PixArtTransformer2DModel",),
     blocks=(BASIC_BLOCK,),
     stacks=stacks_named("transformer_blocks"),
-    scene=patched_scene,
+    token_layout=patched_layout,
     pipelines=("PixArtAlphaPipeline", "PixArtSigmaPipeline"),
 )

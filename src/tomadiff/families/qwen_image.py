@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from tomadiff.engine.arguments import Rotary
-from tomadiff.families.base import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.families.base import Block, Family, ModelCall, Op, Rotary, TokenLayout, stacks_named
 from tomadiff.merging.grid import Grid
 
 ROTARY = Rotary("image_rotary_emb", axis=0, tables="first")
 
 
-def scene(_: nn.Module, call: Call) -> Scene | None:
+def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
     """``img_shapes``: per sample the shape of the picture, then those of the pictures it is edited from."""
     shapes = call["img_shapes"]
     if not shapes:
@@ -19,7 +18,7 @@ def scene(_: nn.Module, call: Call) -> Scene | None:
     first = shapes[0] if isinstance(shapes[0], list) else shapes
     frames, height, width = first[0]
     grid = Grid(height, width, frames)
-    return Scene.flat(grid, tail=call.image.shape[1] - grid.tokens)
+    return TokenLayout.flat(grid, tail=call.image.shape[1] - grid.tokens)
 
 
 FAMILY = Family(
@@ -35,7 +34,7 @@ FAMILY = Family(
         ),
     ),
     stacks=stacks_named("transformer_blocks"),
-    scene=scene,
+    token_layout=token_layout,
     pipelines=("QwenImagePipeline", "QwenImageEditPipeline"),
     share="batch",
     note="pictures to edit from stay unmerged",

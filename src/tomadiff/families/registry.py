@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
 from torch import nn
 
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.families import flux, pixart, qwen_image, sd3, unet, wan
 from tomadiff.families.base import Family
 
-_FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (unet.FAMILY, flux.FAMILY, sd3.FAMILY, pixart.FAMILY, qwen_image.FAMILY, wan.FAMILY)
-}
+
+def _collected() -> dict[str, Family]:
+    """``FAMILY`` of every file of this folder that has one."""
+    names = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    others = {"base", "registry"}
+    modules = (import_module(f"tomadiff.families.{name}") for name in names if name not in others)
+    return {module.FAMILY.name: module.FAMILY for module in modules}
+
+
+_FAMILIES = _collected()
 
 # Known to us, and not worth merging or not able to: better said than discovered.
 _CANNOT_PROFIT = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tomadiff.families.base import Block, Family, Op, stacks_named
-from tomadiff.families.pixart import patched_scene
+from tomadiff.families.pixart import patched_layout
 
 FAMILY = Family(
     name="sd3",
@@ -21,6 +21,6 @@ FAMILY = Family(
         ),
     ),
     stacks=stacks_named("transformer_blocks"),
-    scene=patched_scene,
+    token_layout=patched_layout,
     pipelines=("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline", "StableDiffusion3ControlNetPipeline"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from tomadiff.families.base import Block, Call, Family, Op, Scene, Stack
+from tomadiff.families.base import Block, Family, ModelCall, Op, Stack, TokenLayout
 from tomadiff.merging.grid import Grid
 
 BASIC_BLOCK = Block(
@@ -37,14 +37,14 @@ def _transformers(stage: nn.Module, path: str, depth: int) -> list[Stack]:
     ]
 
 
-def scene(model: nn.Module, call: Call) -> Scene:
+def token_layout(model: nn.Module, call: ModelCall) -> TokenLayout:
     """Convolutions of stride two round up."""
     height, width = call.image.shape[-2:]
     grids = {}
     for depth in range(len(model.down_blocks)):  # type: ignore[arg-type]
         grids[depth] = Grid(height, width)
         height, width = -(-height // 2), -(-width // 2)
-    return Scene(grids)
+    return TokenLayout(grids)
 
 
 _BLIND_TO_ORDER = {
@@ -59,7 +59,7 @@ _BLIND_TO_ORDER = {
 }  # attention whose result for a token does not depend on where in the sequence it stands
 
 
-def order_matters(model: Any, call: Call) -> bool:
+def order_matters(model: Any, call: ModelCall) -> bool:
     """No layer of a UNet's transformers knows positions; masks and attention of other people's making may."""
     if call["attention_mask"] is not None or (call["cross_attention_kwargs"] or {}).get("ip_adapter_masks") is not None:
         return True
@@ -79,7 +79,7 @@ FAMILY = Family(
     models=("UNet2DConditionModel",),
     blocks=(BASIC_BLOCK,),
     stacks=stacks,
-    scene=scene,
+    token_layout=token_layout,
     order_matters=order_matters,
     pipelines=(
         "StableDiffusionPipeline",

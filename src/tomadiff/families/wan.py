@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tomadiff.engine.arguments import Rotary
-from tomadiff.families.base import Block, Call, Family, Op, Scene, stacks_named
+from tomadiff.families.base import Block, Family, ModelCall, Op, Rotary, TokenLayout, stacks_named
 from tomadiff.merging.grid import Grid
 
 
-def scene(model: Any, call: Call) -> Scene:
+def token_layout(model: Any, call: ModelCall) -> TokenLayout:
     """Videos ``(B, C, F, H, W)`` that the model cuts into patches."""
     frames, height, width = (
         size // patch for size, patch in zip(call.image.shape[-3:], model.config.patch_size, strict=True)
     )
-    return Scene.flat(Grid(height, width, frames))
+    return TokenLayout.flat(Grid(height, width, frames))
 
 
 FAMILY = Family(
@@ -33,6 +32,6 @@ FAMILY = Family(
         ),
     ),
     stacks=stacks_named("blocks"),
-    scene=scene,
+    token_layout=token_layout,
     pipelines=("WanPipeline", "WanImageToVideoPipeline"),
 )

@@ -213,6 +213,17 @@ class Tiles(Settings):
         ]
 
 
+@dataclass(frozen=True)
+class ByRegion:
+    """The same regions for tokens that already lie region by region: cutting them copies nothing."""
+
+    regions: Regions
+
+    def layout(self, grid: Grid, device: torch.device | str = "cpu") -> Layout:
+        """See :class:`Regions`."""
+        return self.regions.layout(grid, device).arranged
+
+
 def _require_one(kind: str, **given: int | None) -> None:
     """Exactly one of the two ways to say how large regions are."""
     named = {name: value for name, value in given.items() if value is not None}

@@ -56,13 +56,8 @@ class Plan(ABC):
     def renew(self, state: Sequence[Tensor]) -> None:
         """Take over the :attr:`state` of another plan of the same shapes (compiled code does this in place)."""
 
-    @property
-    def order(self) -> Layout | None:
-        """The regions whose order of tokens would spare the plan its copies; ``None``: raster order is as good."""
-        return None
-
-    def arranged(self) -> Plan:
-        """The same plan for tokens in that :attr:`order`."""
+    def with_layout(self, layout: Layout) -> Plan:  # noqa: ARG002 - for those who look
+        """The same plan for tokens in the order of ``layout``; default: a plan that only knows raster order."""
         return self
 
     @abstractmethod
@@ -105,7 +100,7 @@ class Plan(ABC):
         )
         return same and type(self) is type(other) and self.grid == other.grid and self.shared == other.shared
 
-    def pick(self, table: Tensor, dim: int = 0) -> Tensor:
+    def gather(self, table: Tensor, dim: int = 0) -> Tensor:
         """Rows of a positional table that belong to the destinations.
 
         ``dim`` is the table's token axis. A table with a batch axis before it (``(B or 1, …, N, …)``, ``dim > 0``)
@@ -128,20 +123,20 @@ class Destinations:
 
     Attributes:
         layout: the regions of the weights (``R`` of at most ``L`` tokens).
-        places: ``(B, R, k)`` place of each destination inside its region.
+        local_index: ``(B, R, k)`` place of each destination inside its region.
         shared: true if all samples of a batch have the same destinations.
         rows: ``(B, K)`` which of the ``R·k`` are kept, in rising order; ``None``: all of them.
     """
 
     layout: Layout
-    places: Tensor = field(repr=False)
+    local_index: Tensor = field(repr=False)
     shared: bool
     rows: Tensor | None = field(default=None, repr=False)
 
     def repeated(self, batch: int) -> Destinations:
         """For a batch that repeats these samples."""
         rows = None if self.rows is None else repeat_to(self.rows, batch)
-        return replace(self, places=repeat_to(self.places, batch), rows=rows)
+        return replace(self, local_index=repeat_to(self.local_index, batch), rows=rows)
 
 
 @dataclass(eq=False)
@@ -150,20 +145,20 @@ class MergePlan(Plan):
 
     Attributes:
         layout: the regions (``R`` of at most ``L`` tokens) that tokens merge in.
-        places: ``(B, R, k)`` place of each destination inside its region.
+        local_index: ``(B, R, k)`` place of each destination inside its region.
         merge_matrix: ``(B, R, k, L)`` rows sum to one.
         unmerge_matrix: ``(B, R, L, k)``.
-        mass: ``(B, K)`` how many tokens each merged token stands for.
+        sizes: ``(B, K)`` how many tokens each merged token stands for.
         coverage: ``(B,)`` mean similarity of a token to its nearest destination, from 0 to 1.
         shared: true if all samples of a batch have the same destinations.
         fused: whether to merge and unmerge with kernels made for GPUs; settled here, outside of compiled code.
     """
 
     layout: Layout
-    places: Tensor
+    local_index: Tensor
     merge_matrix: Tensor
     unmerge_matrix: Tensor
-    mass: Tensor
+    sizes: Tensor
     coverage: Tensor
     shared: bool
     fused: bool = False
@@ -174,9 +169,9 @@ class MergePlan(Plan):
     ) -> MergePlan:
         """The plan that changes nothing: every token is its own destination, in raster order."""
         layout = Stripes(1).layout(grid, device)
-        places = torch.zeros(1, grid.tokens, 1, dtype=torch.long, device=device)
+        first = torch.zeros(1, grid.tokens, 1, dtype=torch.long, device=device)
         ones = torch.ones(1, grid.tokens, 1, 1, dtype=dtype, device=device)
-        return cls(layout, places, ones, ones.clone(), ones.view(1, -1).clone(), torch.ones(1, device=device), True)
+        return cls(layout, first, ones, ones.clone(), ones.view(1, -1).clone(), torch.ones(1, device=device), True)
 
     @property
     def grid(self) -> Grid:
@@ -186,18 +181,18 @@ class MergePlan(Plan):
     @property
     def chosen(self) -> Destinations:
         """The destinations alone, to keep while weights are renewed."""
-        return Destinations(self.layout, self.places, self.shared)
+        return Destinations(self.layout, self.local_index, self.shared)
 
     @property
     def destinations(self) -> Tensor:
         """``(B, K)`` raster index of every destination, in the order of merged tokens."""
-        index = self.layout.index.expand(*self.places.shape[:2], -1)
-        return index.gather(2, self.places).flatten(1)
+        index = self.layout.index.expand(*self.local_index.shape[:2], -1)
+        return index.gather(2, self.local_index).flatten(1)
 
     @property
     def per_region(self) -> int:
         """``k``, destinations per region."""
-        return self.places.shape[-1]
+        return self.local_index.shape[-1]
 
     @property
     def kept(self) -> int:
@@ -207,20 +202,15 @@ class MergePlan(Plan):
     @property
     def state(self) -> list[Tensor]:
         """The tensors that change when a plan is renewed, in a fixed order; see :meth:`renew`."""
-        return [self.places, self.merge_matrix, self.unmerge_matrix, self.mass, self.coverage]
+        return [self.local_index, self.merge_matrix, self.unmerge_matrix, self.sizes, self.coverage]
 
     def renew(self, state: Sequence[Tensor]) -> None:
         """Take over the :attr:`state` of another plan of the same shapes (compiled code does this in place)."""
-        self.places, self.merge_matrix, self.unmerge_matrix, self.mass, self.coverage = state
+        self.local_index, self.merge_matrix, self.unmerge_matrix, self.sizes, self.coverage = state
 
-    @property
-    def order(self) -> Layout | None:
-        """See :meth:`Plan.order`: tiles that cut the grid evenly, which raster order tears apart."""
-        return self.layout if self.layout.tile is not None else None
-
-    def arranged(self) -> MergePlan:
-        """See :meth:`Plan.arranged`."""
-        return self if self.order is None else replace(self, layout=self.layout.arranged)
+    def with_layout(self, layout: Layout) -> MergePlan:
+        """See :meth:`Plan.with_layout`: the same regions, which lie elsewhere."""
+        return replace(self, layout=layout)
 
     def merge(self, tokens: Tensor) -> Tensor:
         """``(B, N, C)`` → ``(B, K, C)``: weighted averages, region by region."""
@@ -277,10 +267,10 @@ class MergePlan(Plan):
         )
         return type(self)(
             moved,
-            self.places.to(device),
+            self.local_index.to(device),
             self.merge_matrix.to(device, dtype),
             self.unmerge_matrix.to(device, dtype),
-            self.mass.to(device, dtype),
+            self.sizes.to(device, dtype),
             self.coverage.to(device),
             self.shared,
             self.fused and moved.index.device.type == layout.index.device.type,

@@ -100,9 +100,9 @@ class AllottedPlan(Plan):
         return self.whole.destinations.gather(1, self.rows)
 
     @property
-    def mass(self) -> Tensor:
+    def sizes(self) -> Tensor:
         """``(B, K)`` how many tokens each merged token stands for."""
-        return self.whole.mass.gather(1, self.rows)
+        return self.whole.sizes.gather(1, self.rows)
 
     @property
     def coverage(self) -> Tensor:  # type: ignore[override] # there it is a field
@@ -124,14 +124,9 @@ class AllottedPlan(Plan):
         *inner, self.rows, self.take, self.give, self.starts = state
         self.whole.renew(inner)
 
-    @property
-    def order(self) -> Layout | None:
+    def with_layout(self, layout: Layout) -> AllottedPlan:
         """See :class:`Plan`."""
-        return self.whole.order
-
-    def arranged(self) -> AllottedPlan:
-        """See :class:`Plan`."""
-        return replace(self, whole=self.whole.arranged())
+        return replace(self, whole=self.whole.with_layout(layout))
 
     def merge(self, tokens: Tensor) -> Tensor:
         """See :class:`Plan`."""

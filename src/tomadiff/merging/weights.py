@@ -83,14 +83,14 @@ def choose_destinations(
     products, cosine, mask = _compared(tokens, layout, groups)
     count = kept_per_region(ratio, layout) if quota == "equal" else layout.length
     selection = selector(_similarity(cosine, groups), count, mask)
-    places = selection.indices.view(groups, layout.regions, -1)
+    local_index = selection.indices.view(groups, layout.regions, -1)
     rows = None
     if quota == "shared":
         rows = most_worth(_worth(selection, mask, layout, groups), kept_in_all(ratio, layout))
-    chosen = Destinations(layout, places, groups == 1, rows).repeated(tokens.shape[0])
+    chosen = Destinations(layout, local_index, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
         return _rehouse(chosen, regions, attention_regions), Seen()
-    return chosen, Seen(_rows_of(cosine, chosen.places), products)
+    return chosen, Seen(_rows_of(cosine, chosen.local_index), products)
 
 
 def _worth(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
@@ -123,9 +123,9 @@ def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> De
             "use attention_regions=Whole(), or leave it out to attend inside the selection regions."
         )
     by_home = by_home.to(old.index.device)
-    indices = old.index.expand(len(chosen.places), -1, -1).gather(2, chosen.places)[:, by_home]
-    places = (new.inverse[indices] % new.length).reshape(len(indices), new.regions, -1)
-    return Destinations(new, places, chosen.shared)
+    indices = old.index.expand(len(chosen.local_index), -1, -1).gather(2, chosen.local_index)[:, by_home]
+    local_index = (new.inverse[indices] % new.length).reshape(len(indices), new.regions, -1)
+    return Destinations(new, local_index, chosen.shared)
 
 
 def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | None:
@@ -157,24 +157,24 @@ def weigh(
     fits, cosine, products, kept = unmerge == "least-squares", seen.cosine, seen.products, None
     if fits and products is None:
         products, lengths = inner_products(layout.split(tokens))
-        cosine, _ = as_cosines(_rows_of(products, chosen.places), lengths, chosen.places)
+        cosine, _ = as_cosines(_rows_of(products, chosen.local_index), lengths, chosen.local_index)
     elif cosine is None:
-        cosine, _ = cosines(layout.split(tokens), chosen.places)
+        cosine, _ = cosines(layout.split(tokens), chosen.local_index)
     logits = cosine / temperature
     if chosen.rows is not None:
-        kept = is_kept(chosen.rows, chosen.places[0].numel()).view(chosen.places.shape)[..., None]
+        kept = is_kept(chosen.rows, chosen.local_index[0].numel()).view(chosen.local_index.shape)[..., None]
         cosine, logits = cosine.masked_fill(~kept, -1.0), logits.masked_fill(~kept, float("-inf"))
     weights = _weights(logits, layout.mask)
-    mass = weights.sum(-1)
-    own = torch.zeros_like(weights).scatter_(-1, chosen.places[..., None], 1.0)
-    merge = _normalised(weights, mass, own)
+    sizes = weights.sum(-1)
+    own = torch.zeros_like(weights).scatter_(-1, chosen.local_index[..., None], 1.0)
+    merge = _normalised(weights, sizes, own)
     merge = merge if kept is None else merge * kept
     plan = MergePlan(
         layout,
-        chosen.places,
+        chosen.local_index,
         merge.to(tokens.dtype),
         unmerge_matrix(weights, merge, unmerge, products if fits else None, kept).to(tokens.dtype),
-        mass.flatten(1).to(tokens.dtype),
+        sizes.flatten(1).to(tokens.dtype),
         _coverage(cosine, layout),
         chosen.shared,
         # Whoever made the matrices, kernels can multiply with them.
@@ -195,11 +195,11 @@ def _without_kernel(tokens: Tensor, chosen: Destinations, unmerge: Unmerge) -> s
 def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float, cosine: Tensor | None) -> MergePlan:
     """What :func:`weigh` does by default, in one launch."""
     layout, given = chosen.layout, tokens if cosine is None else None
-    merge, unmerge, mass, near = fast.merge_weights(
-        given, cosine, layout.index, chosen.places, layout.mask, temperature, tokens.dtype
+    merge, unmerge, sizes, near = fast.merge_weights(
+        given, cosine, layout.index, chosen.local_index, layout.mask, temperature, tokens.dtype
     )
     coverage = near.sum(-1) / layout.grid.tokens
-    return MergePlan(layout, chosen.places, merge, unmerge, mass.flatten(1), coverage, chosen.shared, fused=True)
+    return MergePlan(layout, chosen.local_index, merge, unmerge, sizes.flatten(1), coverage, chosen.shared, fused=True)
 
 
 def fits_in_one_launch(kernels: Choice, tokens: Tensor, layout: Layout) -> bool:
@@ -214,7 +214,7 @@ def local_plan(
     count: int,
     groups: int,
     unmerge: Unmerge,
-    places: Tensor | None = None,
+    local_index: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> DensePlan:
     """:func:`choose_destinations` by facility location and :func:`weigh` in one launch, two where samples share.
@@ -225,23 +225,23 @@ def local_plan(
         count: destinations of each.
         groups: of samples that share their destinations.
         unmerge: ``"transpose"`` or ``"least-squares"``.
-        places: ``(B, R, k)`` of destinations that are known, to be weighed alone.
+        local_index: ``(B, R, k)`` of destinations that are known, to be weighed alone.
         rows: ``(B, K)`` those of them that are kept; ``None`` keeps all.
     """
-    alone, pull = groups if places is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
+    alone, pull = groups if local_index is None else tokens.shape[0], PULL if unmerge == "least-squares" else None
     starts = None if rows is None else starts_of(rows, layout.regions, count)
-    found, merge, spread, mass, near = fast.local_plan(
-        tokens, layout.index, layout.mask, places, alone, count, TEMPERATURE, pull, starts
+    found, merge, spread, sizes, near = fast.local_plan(
+        tokens, layout.index, layout.mask, local_index, alone, count, TEMPERATURE, pull, starts
     )
-    plan = MergePlan(layout, found, merge, spread, mass.flatten(1), near.sum(-1), groups == 1, fused=True)
+    plan = MergePlan(layout, found, merge, spread, sizes.flatten(1), near.sum(-1), groups == 1, fused=True)
     return plan if rows is None else AllottedPlan.of(plan, rows, starts)
 
 
 def shared_plan(tokens: Tensor, layout: Layout, ratio: float, groups: int, unmerge: Unmerge) -> DensePlan:
     """As :func:`local_plan`, where regions share one number of destinations: two launches, and a sort between them."""
-    places, value = fast.local_choice(tokens, layout.index, layout.mask, groups)
+    local_index, value = fast.local_choice(tokens, layout.index, layout.mask, groups)
     rows = most_worth(value, kept_in_all(ratio, layout))
-    return local_plan(tokens, layout, layout.length, groups, unmerge, places, rows)
+    return local_plan(tokens, layout, layout.length, groups, unmerge, local_index, rows)
 
 
 def _weights(logits: Tensor, mask: Tensor) -> Tensor:
@@ -253,9 +253,9 @@ def _weights(logits: Tensor, mask: Tensor) -> Tensor:
     return torch.nn.functional.threshold(torch.softmax(logits, dim=-2), _NEGLIGIBLE, 0.0) * mask[:, None, :]
 
 
-def _normalised(weights: Tensor, mass: Tensor, own: Tensor) -> Tensor:
-    """Rows of ``weights`` ``(B, R, k, L)`` divided by their mass; a destination of no mass stands for its ``own``."""
-    return torch.where(mass[..., None] > _LIGHTEST, weights / mass[..., None].clamp_min(_LIGHTEST), own)
+def _normalised(weights: Tensor, sizes: Tensor, own: Tensor) -> Tensor:
+    """Rows of ``weights`` ``(B, R, k, L)`` divided by their sizes; a destination of no sizes stands for its ``own``."""
+    return torch.where(sizes[..., None] > _LIGHTEST, weights / sizes[..., None].clamp_min(_LIGHTEST), own)
 
 
 def _coverage(cosine: Tensor, layout: Layout) -> Tensor:
@@ -264,6 +264,6 @@ def _coverage(cosine: Tensor, layout: Layout) -> Tensor:
     return best * (0.5 / layout.grid.tokens) + 0.5
 
 
-def _rows_of(matrices: Tensor, places: Tensor) -> Tensor:
+def _rows_of(matrices: Tensor, local_index: Tensor) -> Tensor:
     """``(B, R, L, L)``, ``(B, R, k)`` → ``(B, R, k, L)``."""
-    return matrices.gather(2, places[..., None].expand(*places.shape, matrices.shape[-1]))
+    return matrices.gather(2, local_index[..., None].expand(*local_index.shape, matrices.shape[-1]))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.merging.grid import AnyRegions, Grid
+from tomadiff.merging.grid import AnyRegions, Grid, Layout
 from tomadiff.merging.plan import Plan, Share
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.settings import Index, Ratio, Rule, Seed, Settings
@@ -92,6 +92,14 @@ class Method(Settings):
         """Whether keys of merged tokens count for as many tokens as they stand for, where attention allows it."""
         return False
 
+    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:  # noqa: ARG002 - for those who look
+        """The regions in whose order tokens would spare plans their copies; ``None``: raster order is as good."""
+        return None
+
+    def by_region(self) -> Self:
+        """The same method for tokens in that :meth:`token_order`."""
+        return self
+
     def completed_by(self, defaults: Mapping[str, Any]) -> Self:
         """With what is left open as ``defaults`` of a model family say."""
         left_open = {one.name for one in fields(self) if getattr(self, one.name) is None}
@@ -110,7 +118,7 @@ class Method(Settings):
         """Plan the merge of ``tokens`` ``(B, N, C)`` on ``grid``.
 
         Args:
-            tokens: in raster order, any float dtype.
+            tokens: in raster order (or in :meth:`token_order`, if it is asked :meth:`by_region`), any float dtype.
             grid: with ``N`` tokens.
             ratio: another share to remove, for schedules; ``None`` takes the method's own.
             passes: guidance passes stacked in the batch, which ``share="prompt"`` treats as one sample.

@@ -6,12 +6,12 @@ can beat.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tomadiff.merging.grid import AnyRegions, Grid, Tiles
+from tomadiff.merging.grid import AnyRegions, ByRegion, Grid, Layout, Tiles
 from tomadiff.merging.plan import MergePlan
 from tomadiff.merging.weights import kept_per_region
 from tomadiff.methods.base import Method
@@ -36,6 +36,15 @@ class Bound(Method):
         """Made once per picture."""
         return Schedule(destinations_every=_NEVER_AGAIN, weights_every=_NEVER_AGAIN)
 
+    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:
+        """See :meth:`Method.token_order`: tiles that cut the grid evenly, which raster order tears apart."""
+        layout = self.regions.layout(grid, device)
+        return layout if layout.tile is not None else None
+
+    def by_region(self) -> Bound:
+        """See :meth:`Method.by_region`."""
+        return replace(self, regions=ByRegion(self.regions))
+
     def plan(
         self,
         tokens: Tensor,
@@ -53,8 +62,8 @@ class Bound(Method):
         batch = tokens.shape[0]
         merge = torch.rand(batch, layout.regions, kept, layout.length, generator=own).to(tokens.device)
         merge = (merge / merge.sum(-1, keepdim=True)).to(tokens.dtype)
-        places = torch.arange(kept, device=tokens.device).expand(batch, layout.regions, -1).contiguous()
-        mass = torch.full((batch, layout.regions * kept), grid.tokens / (layout.regions * kept))
+        first = torch.arange(kept, device=tokens.device).expand(batch, layout.regions, -1).contiguous()
+        sizes = torch.full((batch, layout.regions * kept), grid.tokens / (layout.regions * kept))
         nothing = torch.zeros(batch, device=tokens.device)
         unmerge = merge.transpose(-1, -2).contiguous()
-        return MergePlan(layout, places, merge, unmerge, mass.to(tokens), nothing, True)
+        return MergePlan(layout, first, merge, unmerge, sizes.to(tokens), nothing, True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError, ShapeError, require_count
-from tomadiff.merging.grid import AnyRegions, Grid, Layout, Stripes, Tiles, Whole
+from tomadiff.merging.grid import AnyRegions, ByRegion, Grid, Layout, Stripes, Tiles, Whole
 from tomadiff.merging.plan import Destinations, MergePlan, group_count
 from tomadiff.merging.quota import DensePlan
 from tomadiff.merging.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
@@ -158,6 +158,15 @@ class ToMA(Method):
         """See :attr:`Method.is_proportional`."""
         return bool(self.proportional)
 
+    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:
+        """See :meth:`Method.token_order`: tiles that cut the grid evenly, which raster order tears apart."""
+        layout = self.regions.layout(grid, device)
+        return layout if self._is_local and layout.tile is not None else None
+
+    def by_region(self) -> ToMA:
+        """See :meth:`Method.by_region`."""
+        return replace(self, regions=ByRegion(self.regions), attention_regions=None)
+
     def plan(
         self,
         tokens: Tensor,
@@ -218,8 +227,8 @@ class ToMA(Method):
         chosen = plan.chosen.repeated(tokens.shape[0])
         with torch.no_grad():
             if self._plans_at_once(tokens, chosen.layout):
-                groups, count = 1 if chosen.shared else len(tokens), chosen.places.shape[-1]
-                return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.places, chosen.rows)
+                groups, count = 1 if chosen.shared else len(tokens), chosen.local_index.shape[-1]
+                return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.local_index, chosen.rows)
             return self._weigh(tokens, chosen)
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:

@@ -30,20 +30,20 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Tick:
+class StepInfo:
     """One call of the model.
 
     Attributes:
         generation: number of the image.
         step: of the scheduler, from 0; image-to-image begins further on.
-        turn: number of the call within the step (separate guidance passes).
+        pass_index: number of the call within the step (separate guidance passes).
         total: number of steps of the scheduler, if it is known.
         timeline: the scheduler's timesteps; ``None`` in a loop of one's own.
     """
 
     generation: int
     step: int
-    turn: int
+    pass_index: int
     total: int | None = None
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
 
@@ -65,7 +65,7 @@ class Clock:
     def __init__(self) -> None:
         self._generation = 0
         self._step = 0
-        self._turn = -1
+        self._pass_index = -1
         self._total: int | None = None
         self._fresh = True
         self._stated: int | None = None
@@ -91,7 +91,7 @@ class Clock:
             self._total = None
         self._stated, self._stated_by = step, caller
 
-    def tick(self, timestep: Any = None, scheduler: Any = None, caller: int = 0) -> Tick:
+    def step_info(self, timestep: Any = None, scheduler: Any = None, caller: int = 0) -> StepInfo:
         """Register one call of the model.
 
         Args:
@@ -110,7 +110,7 @@ class Clock:
         else:
             self._timeline = None
             self._by_timestep(timestep)
-        return Tick(self._generation, self._step, self._turn, self._total, self._timeline)
+        return StepInfo(self._generation, self._step, self._pass_index, self._total, self._timeline)
 
     def _hand_over(self, caller: int) -> None:
         """Another caller begins another image, and what the last one stated is over."""
@@ -166,8 +166,8 @@ class Clock:
     def _advance(self, step: int) -> None:
         if self._fresh or step < self._step:
             self._generation += 1
-            self._turn = -1
-        self._turn = self._turn + 1 if step == self._step and not self._fresh else 0
+            self._pass_index = -1
+        self._pass_index = self._pass_index + 1 if step == self._step and not self._fresh else 0
         self._step, self._fresh = step, False
 
 

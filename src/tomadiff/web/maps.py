@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tomadiff.engine.planner import Planner
+from tomadiff.engine.group import PlanGroup
 from tomadiff.evaluation.report.figures import PAPER, clusters
 from tomadiff.evaluation.report.overlay import outlined, stays, veiled
 from tomadiff.evaluation.runs.timer import now
@@ -75,15 +75,15 @@ class Looker:
     seconds: float = 0.0
     _latest: dict[str, tuple[Plan, TokenMap]] = field(default_factory=dict)
 
-    def __call__(self, name: str, planner: Planner, tokens: Tensor) -> None:
+    def __call__(self, name: str, group: PlanGroup, tokens: Tensor) -> None:
         """See :meth:`tomadiff.patch.Patch.watch`; a plan that serves several steps is looked at once."""
-        tick, plan = planner.moment.tick, planner.last
-        if tick.turn > 0 or plan is None:  # later passes of a step share the destinations of its first
+        info, plan = group.context.info, group.last
+        if info.pass_index > 0 or plan is None:  # later passes of a step share the destinations of its first
             return
         start = now(tokens.device)
         if name not in self._latest or self._latest[name][0] is not plan:
             self._latest[name] = plan, token_map(plan, tokens)
-        self.maps.setdefault(name, {})[tick.step] = self._latest[name][1]
+        self.maps.setdefault(name, {})[info.step] = self._latest[name][1]
         self.seconds += now(tokens.device) - start
 
 

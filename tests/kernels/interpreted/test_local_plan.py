@@ -30,7 +30,7 @@ def check(tokens: Tensor, grid: Grid, ratio: float = 0.5, passes: int = 1, **set
     fast, slow = (ToMA(ratio, kernels=way, **settings) for way in ("triton", "torch"))
     plan, other = (method.plan(tokens, grid, passes=passes) for method in (fast, slow))
     assert (plan.fused, other.fused, plan.shared) == (True, False, other.shared)
-    assert plan.places.shape == other.places.shape
+    assert plan.local_index.shape == other.local_index.shape
     assert_greedy(plan, tokens, group_count(len(tokens), fast.share, passes))
     assert_weighed(plan, slow.reweigh(plan, tokens))
     return plan
@@ -71,7 +71,7 @@ def assert_greedy(plan: MergePlan, tokens: Tensor, groups: int) -> None:
     similarity = (similarity * counts[..., None, :] * counts[..., None]).flatten(0, 1)
     objective, bar = FacilityLocation(), torch.where(counts.flatten(0, 1), 0.0, -1e30)
     objective.start(similarity)
-    for picked in plan.places[:groups].flatten(0, 1).unbind(-1):
+    for picked in plan.local_index[:groups].flatten(0, 1).unbind(-1):
         gains = objective.gains() + bar
         own = gains.gather(1, picked[:, None])[:, 0]
         assert (gains.amax(-1) - own <= 1e-5).all()
@@ -80,12 +80,12 @@ def assert_greedy(plan: MergePlan, tokens: Tensor, groups: int) -> None:
 
 
 def assert_weighed(fast: MergePlan, slow: MergePlan) -> None:
-    assert torch.equal(fast.places, slow.places)
+    assert torch.equal(fast.local_index, slow.local_index)
     real = fast.layout.mask
     for mine, expected in (
         (fast.merge_matrix * real[:, None], slow.merge_matrix * real[:, None]),
         (fast.unmerge_matrix * real[..., None], slow.unmerge_matrix * real[..., None]),
-        (fast.mass, slow.mass),
+        (fast.sizes, slow.sizes),
         (fast.coverage, slow.coverage),
     ):
         assert mine.dtype == expected.dtype
@@ -113,7 +113,7 @@ def test_samples_share_destinations_as_they_should(share: str, passes: int) -> N
     tokens = torch.randn(4, 32, 12) * torch.tensor([1.0, 5.0, 2.0, 0.5])[:, None, None]
     plan = check(tokens, Grid(4, 8), passes=passes, share=share)
     alike = {"sample": [], "prompt": [(0, 2), (1, 3)], "batch": [(0, 1), (0, 2), (0, 3)]}[share]
-    assert all(torch.equal(plan.places[one], plan.places[other]) for one, other in alike)
+    assert all(torch.equal(plan.local_index[one], plan.local_index[other]) for one, other in alike)
 
 
 @pytest.mark.parametrize("unmerge", ["least-squares", "transpose"])

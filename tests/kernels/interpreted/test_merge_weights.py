@@ -87,7 +87,7 @@ def test_a_destination_of_no_mass_stands_for_itself() -> None:
     seen.cosine[:, :, 2] = -1.0  # nobody is like the third destination, not even itself
     fast, slow = (weigh(tokens, chosen, temperature=1e-3, seen=seen, kernels=way) for way in ("triton", "torch"))
     assert_same_plan(fast, slow, torch.float32)
-    assert fast.merge_matrix[0, 0, 2].argmax() == chosen.places[0, 0, 2]
+    assert fast.merge_matrix[0, 0, 2].argmax() == chosen.local_index[0, 0, 2]
     assert fast.merge_matrix[0, 0, 2].sum() == 1
 
 

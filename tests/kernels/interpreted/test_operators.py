@@ -17,11 +17,11 @@ def test_operators_keep_torchs_rules() -> None:
     starts = torch.arange(layout.regions + 1).expand(2, -1).contiguous() * 2  # two of every region
     checks = [
         (kernels.facility_location, ((similarity + 1) / 2, 3, usable)),
-        (kernels.merge_weights, (tokens, None, rows, plan.places, real, 0.1, torch.float32)),
+        (kernels.merge_weights, (tokens, None, rows, plan.local_index, real, 0.1, torch.float32)),
         (kernels.local_plan, (tokens, rows, real, None, 2, 4, 1e-3, 0.05)),
         (kernels.local_plan, (tokens, rows, real, None, 1, 4, 1e-3, None)),
-        (kernels.local_plan, (tokens, rows, real, plan.places, 2, plan.per_region, 1e-3, 0.05)),
-        (kernels.local_plan, (tokens, rows, real, plan.places, 2, plan.per_region, 1e-3, 0.05, starts)),
+        (kernels.local_plan, (tokens, rows, real, plan.local_index, 2, plan.per_region, 1e-3, 0.05)),
+        (kernels.local_plan, (tokens, rows, real, plan.local_index, 2, plan.per_region, 1e-3, 0.05, starts)),
         (kernels.local_choice, (tokens, rows, real, 1)),
         (kernels.merge, (tokens, plan.merge_matrix, rows)),
         (kernels.merge, (tokens, plan.merge_matrix, rows, starts, 2 * layout.regions)),

@@ -26,7 +26,7 @@ INTERVAL = 10
 
 @dataclass(frozen=True)
 class Level:
-    """One slot: what was seen of it, what its destinations have in common over steps, and what its plan costs."""
+    """One group: what was seen of it, what its destinations have in common over steps, and what its plan costs."""
 
     watched: Watched
     overlap: Overlap
@@ -35,7 +35,7 @@ class Level:
 
     @property
     def name(self) -> str:
-        """Of the slot: ``"level 0"``, or ``"block 3"`` for methods that plan for each block."""
+        """Of the group: ``"level 0"``, or ``"block 3"`` for methods that plan for each block."""
         return self.watched.name
 
     @property
@@ -80,8 +80,8 @@ class Inspection:
         method, ratio: what merged.
         settings: the method and its schedule in full.
         unmerged, merged: the image without and with it.
-        levels: the slots that were followed.
-        slots: how many there are.
+        levels: the groups that were followed.
+        groups: how many there are.
         cells: hidden states of the unmerged model, clustered.
     """
 
@@ -91,7 +91,7 @@ class Inspection:
     unmerged: Image.Image = field(repr=False)
     merged: Image.Image = field(repr=False)
     levels: tuple[Level, ...]
-    slots: int
+    groups: int
     cells: tuple[Clustered, ...]
 
     @property
@@ -105,7 +105,7 @@ class Inspection:
             {**asdict(cell.place), "step": cell.step, "neighbours_alike": cell.alike, "by_chance": cell.chance}
             for cell in self.cells
         ]
-        about = {"method": self.method, "ratio": self.ratio, "settings": self.settings, "plans": self.slots}
+        about = {"method": self.method, "ratio": self.ratio, "settings": self.settings, "plans": self.groups}
         return {**about, "levels": [level.as_json() for level in self.levels], "hidden_states": hidden}
 
 
@@ -130,7 +130,7 @@ def inspect(pipe: Any, prompt: str, seed: int, call: Call, method: str, ratio: f
 
 
 def _slot_names(patch: Patch) -> list[str]:
-    """Every slot of a patch."""
+    """Every group of a patch."""
     return [level.name for model in patch.report().models for level in model.levels]
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tomadiff.engine.hooks import Watch, unwrap
-from tomadiff.engine.planner import Planner
+from tomadiff.engine.group import PlanGroup
 from tomadiff.evaluation.runs import models
-from tomadiff.families.base import Call, Scene
+from tomadiff.families.base import ModelCall, TokenLayout
 from tomadiff.families.registry import family_of
 from tomadiff.merging.grid import Grid
 from tomadiff.merging.plan import Plan
-from tomadiff.steps.clock import Clock, Tick
+from tomadiff.steps.clock import Clock, StepInfo
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ def spread(items: Sequence[Item], most: int) -> list[Item]:
 # ---------------------------------------------------------------------------------------------- plans
 @dataclass(frozen=True)
 class Look:
-    """A slot at one step.
+    """A group at one step.
 
     Attributes:
         step: which one.
@@ -50,41 +50,41 @@ class Look:
 
 @dataclass
 class Watched:
-    """What was seen of a slot; ``plan`` and ``tokens`` ``(B, N, C)`` are those of the last step."""
+    """What was seen of a group; ``plan`` and ``tokens`` ``(B, N, C)`` are those of the last step."""
 
     name: str
-    planner: Planner
+    group: PlanGroup
     plan: Plan
     tokens: Tensor
     looks: list[Look] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._dice = torch.Generator().manual_seed(self.planner.method.seed)
+        self._rng = torch.Generator().manual_seed(self.group.method.seed)
 
     @property
     def grid(self) -> Grid:
-        """Of the slot's tokens."""
+        """Of the group's tokens."""
         return self.plan.grid
 
     def new_plan(self) -> Plan:
         """A plan made from the tokens at hand, whatever the schedule says; the image's random numbers stay."""
-        planner, passes = self.planner, self.planner.moment.passes
-        return planner.method.plan(
+        group, passes = self.group, self.group.context.passes
+        return group.method.plan(
             self.tokens,
             self.grid,
-            ratio=planner.ratio(),
+            ratio=group.ratio(),
             passes=passes if self.tokens.shape[0] % passes == 0 else 1,
-            generator=self._dice,
-            depth=planner.depth,
+            generator=self._rng,
+            depth=group.depth,
         )
 
     def new_weights(self) -> Plan:
         """The plan in use, with weights made from the tokens at hand."""
-        return self.planner.method.reweigh(self.plan, self.tokens)
+        return self.group.method.reweigh(self.plan, self.tokens)
 
     def look(self, tokens: Tensor) -> None:
         """Note the step whose ``tokens`` ``(B, N, C)`` these are."""
-        step, kept = self.planner.moment.tick.step, self.planner.kept[0]
+        step, kept = self.group.context.info.step, self.group.records[0]
         self.plan, self.tokens = kept.plan, tokens
         fresh = kept.plan if kept.selected_at == step else self.new_plan()
         used = kept.plan if kept.weighed_at == step else self.new_weights()
@@ -97,18 +97,18 @@ def _mean(plan: Plan) -> float:
 
 
 class Watcher:
-    """Follows the slots of these names while a patched pipeline generates: ``patch.watch(Watcher(names))``."""
+    """Follows the groups of these names while a patched pipeline generates: ``patch.watch(Watcher(names))``."""
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = frozenset(names)
         self.watched: dict[str, Watched] = {}
 
-    def __call__(self, name: str, planner: Planner, tokens: Tensor) -> None:
+    def __call__(self, name: str, group: PlanGroup, tokens: Tensor) -> None:
         """See :meth:`tomadiff.patch.Patch.watch`; later passes of a step share the destinations of its first."""
-        if name not in self.names or planner.moment.tick.turn > 0:
+        if name not in self.names or group.context.info.pass_index > 0:
             return
-        assert planner.last is not None
-        own = self.watched.setdefault(name, Watched(name, planner, planner.last, tokens))
+        assert group.last is not None
+        own = self.watched.setdefault(name, Watched(name, group, group.last, tokens))
         own.look(tokens)
 
 
@@ -143,7 +143,7 @@ class HiddenStates:
         places = [Place(number, len(every), stack) for number, (stack, _) in enumerate(every)]
         self.blocks = spread([(place, block) for place, (_, block) in zip(places, every, strict=True)], blocks)
         self.depths = {stack.name: stack.depth for stack in stacks}
-        self.clock, self.tick, self.scene = Clock(), Tick(0, 0, 0), Scene({})
+        self.clock, self.info, self.layout = Clock(), StepInfo(0, 0, 0), TokenLayout({})
 
     def __enter__(self) -> HiddenStates:
         self._watch = Watch(self.outer, self._before_call)
@@ -158,15 +158,15 @@ class HiddenStates:
             hook.remove()
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = Call(self.model, args, kwargs)
-        self.tick = self.clock.tick(call["timestep"], self.pipe.scheduler)
-        self.scene = self.family.scene(self.model, call) or Scene({})
+        call = ModelCall(self.model, args, kwargs)
+        self.info = self.clock.step_info(call["timestep"], self.pipe.scheduler)
+        self.layout = self.family.token_layout(self.model, call) or TokenLayout({})
 
     def show(self, place: Place, tokens: Tensor) -> None:
         """Pass on what a block was given, if this is a step to show; ``(B, N + tail, C)``."""
-        grid, tick = self.scene.grids.get(self.depths[place.stack]), self.tick
-        if grid is not None and tick.turn == 0 and tick.step in spread(range(tick.total or 1), self.steps):
-            self.seen(place, tick.step, tokens[-1, : grid.tokens].detach(), grid)
+        grid, info = self.layout.grids.get(self.depths[place.stack]), self.info
+        if grid is not None and info.pass_index == 0 and info.step in spread(range(info.total or 1), self.steps):
+            self.seen(place, info.step, tokens[-1, : grid.tokens].detach(), grid)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Times:
 
 
 def plan_times(watched: Watched, runs: int = RUNS) -> dict[str, Times]:
-    """What the plan of a slot takes, on the tokens of the last step.
+    """What the plan of a group takes, on the tokens of the last step.
 
     ``select`` makes a whole plan, destinations and weights; ``weigh`` renews the weights alone; ``merge`` and
     ``unmerge`` are paid at every site and every step.

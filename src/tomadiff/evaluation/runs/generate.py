@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tomadiff.cost.budget import Budget, Rung
+from tomadiff.cost.budget import Budget, RatioChoice
 from tomadiff.errors import SettingError, UnsupportedModelError, require_count
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.failures import Failures
@@ -84,8 +84,8 @@ class Variant:
         return method, self._rung.on(replace(schedule, start=self.start)) if self.budget else schedule
 
     @property
-    def _rung(self) -> Rung:
-        return Rung(self.ratio, self.finest)
+    def _rung(self) -> RatioChoice:
+        return RatioChoice(self.ratio, self.finest)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
         finally:
             stop.remove()
         choice = next(iter(patch.choices.values()))
-    return Variant(method, choice.ratio, choice.start, str(budget), choice.rung.finest)
+    return Variant(method, choice.ratio, choice.start, str(budget), choice.ratio_choice.finest)
 
 
 class _Stopped(Exception):  # noqa: N818 - it is no error

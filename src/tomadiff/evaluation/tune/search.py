@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tomadiff.engine.discover import settled as settled_by
+from tomadiff.engine.discover import for_family
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart
 from tomadiff.evaluation.runs.dry_run import DryRun, dry_run
@@ -70,7 +70,7 @@ def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[
     for ratio, start in product(RATIOS, STARTS):
         for name, method, schedule in ways(ratio, levels):
             one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
-            settled = method if family is None else settled_by(method, family)
+            settled = method if family is None else for_family(method, family)
             distinct.setdefault((settled, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
     return [*distinct.values(), *reusing(steps), *forecasting(steps)]
 

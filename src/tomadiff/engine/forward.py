@@ -1,6 +1,6 @@
 """What the injected functions do: merge, run the untouched layer, unmerge.
 
-A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~tomadiff.engine.slots.Slot`.
+A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~tomadiff.engine.group.PlanGroup`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tomadiff.engine.arguments import KeyBias, Rotary, for_merged, have_own_rows, of_sample
+from tomadiff.engine.arguments import for_merged, have_own_rows, of_sample
+from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.hooks import DATA
-from tomadiff.engine.slots import Slot
 from tomadiff.errors import PatchError
-from tomadiff.merging.grid import Layout
-
-OpKind = Literal["attention", "cross_attention", "feed_forward"]
+from tomadiff.families.base import KeyBias, OpKind, Rotary
 
 
 def _not_injected(*_: Any) -> Any:
@@ -31,23 +29,23 @@ class Site:
     """One wrapped call.
 
     Attributes:
-        slot: whose plan it uses.
+        group: whose plan it uses.
         name: where it is in the model.
         kind: what it computes.
-        leads: whether it is the first of its slot to run, and so renews the plan.
+        first_in_group: whether it is the first of its group to run, and so renews the plan.
         rotary: its rotary tables, if it has any.
         outputs: which items of a tuple it returns are image-length.
         joint: whether it is attention over text and image.
         key_bias: how it takes a bias of its keys, if it does.
         inner: set by :func:`tomadiff.engine.hooks.inject`.
         last: what it gave last, by pass of the step, for those who reuse it.
-        pays: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
+        profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
     """
 
-    slot: Slot
+    group: PlanGroup
     name: str
     kind: OpKind | Literal["block", "plan", "pooled"]
-    leads: bool = False
+    first_in_group: bool = False
     rotary: Rotary | None = None
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
@@ -55,13 +53,13 @@ class Site:
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
     last: dict[Any, Any] = field(default_factory=dict, repr=False)
-    pays: bool = True
+    profitable: bool = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""
         twin = copy.copy(self)
         memo[id(self)] = twin
-        for name in ("slot", "rotary", "inner", "last"):
+        for name in ("group", "rotary", "inner", "last"):
             setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
         return twin
 
@@ -71,29 +69,29 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     site: Site = getattr(self, DATA)
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.slot, site.rotary, site.key_bias, hidden_states, args, kwargs)
-    merged = site.slot.merge(hidden_states)
-    return _map_outputs(site, _computed(site, self, merged, args, kwargs), site.slot.unmerge)
+    args, kwargs = for_merged(site.group, site.rotary, site.key_bias, hidden_states, args, kwargs)
+    merged = site.group.merge(hidden_states)
+    return _map_outputs(site, _computed(site, self, merged, args, kwargs), site.group.unmerge)
 
 
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``x + unmerge(block(m) − m)`` with ``m = merge(x)``: the residual stream keeps its full length."""
     site: Site = getattr(self, DATA)
-    slot = site.slot
+    group = site.group
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.slot, site.rotary, site.key_bias, hidden_states, args, kwargs)
-    merged = slot.merge(hidden_states)
+    args, kwargs = for_merged(site.group, site.rotary, site.key_bias, hidden_states, args, kwargs)
+    merged = group.merge(hidden_states)
 
     def added(image: Tensor) -> Tensor:
-        return slot.unmerge_add(image - merged, hidden_states)
+        return group.unmerge_add(image - merged, hidden_states)
 
     return _map_outputs(site, _computed(site, self, merged, args, kwargs), added)
 
 
 def _computed(site: Site, module: nn.Module, merged: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call gives for ``merged`` tokens; one sample after the other where their positions differ."""
-    if site.rotary is None or not have_own_rows(site.slot.plan, site.rotary):
+    if site.rotary is None or not have_own_rows(site.group.plan, site.rotary):
         return site.inner(module, merged, *args, **kwargs)
     results = []
     for number, sample in enumerate(merged.split(1)):
@@ -111,27 +109,6 @@ def planning_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs:
     return site.inner(self, hidden_states, *args, **kwargs)
 
 
-class Passage:
-    """Where tokens enter and leave a stack of blocks: in between they lie in the order its plans like best."""
-
-    def __init__(self, slots: list[Slot]) -> None:
-        self.slots = slots
-
-    def _order(self) -> Layout | None:
-        """One for all slots of a stack: they cut the same grid into the same regions."""
-        return next((slot.order for slot in self.slots if slot.active), None)
-
-    def enter(self, tokens: Tensor) -> Tensor:
-        """``(B, N, C)`` in raster order → in the order of the plans."""
-        order = self._order()
-        return tokens if order is None else order.arrange(tokens)
-
-    def leave(self, tokens: Tensor) -> Tensor:
-        """``(B, N, C)`` in the order of the plans → in raster order."""
-        order = self._order()
-        return tokens if order is None else order.restore(tokens)
-
-
 def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """``change(item)`` instead of every image-length item of what a call returned."""
     if isinstance(result, Tensor):
@@ -142,26 +119,26 @@ def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) ->
 # ---------------------------------------------------------------------------------------------- when not to merge
 def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
-    slot = site.slot
-    if not slot.active:
+    group = site.group
+    if not group.active:
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:
         _renew_if_due(site, tokens)
-        reason = _misfit(slot, tokens)
+        reason = _misfit(group, tokens)
     if reason is not None and not torch.compiler.is_compiling():
-        slot.note_bypass(site.name, reason)
-    return reason is None and site.pays
+        group.note_bypass(site.name, reason)
+    return reason is None and site.profitable
 
 
 def _renew_if_due(site: Site, tokens: Tensor) -> None:
-    slot = site.slot
+    group = site.group
     if torch.compiler.is_compiling():
-        due = site.leads and _misfit(slot, tokens) is None
+        due = site.first_in_group and _misfit(group, tokens) is None
     else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
-        due = (site.leads or slot.is_stale()) and slot.expects(tokens)
+        due = (site.first_in_group or group.is_stale()) and group.expects(tokens)
     if due:
-        slot.renew(_as_first_op_sees(site, tokens))
+        group.renew(_as_first_op_sees(site, tokens))
 
 
 def _as_first_op_sees(site: Site, tokens: Tensor) -> Tensor:
@@ -171,7 +148,7 @@ def _as_first_op_sees(site: Site, tokens: Tensor) -> Tensor:
 
 def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why merged tokens would give wrong results here, if they would."""
-    if torch.is_grad_enabled() and (site.slot.trains or tokens.requires_grad):
+    if torch.is_grad_enabled() and (site.group.needs_grad or tokens.requires_grad):
         return "gradients are enabled (run inside torch.no_grad() to merge)"
     if site.kind in ("attention", "block", "pooled") and kwargs.get("attention_mask") is not None:
         return "a self-attention mask is given"
@@ -192,10 +169,10 @@ def _is_per_token(value: Any, tokens: Tensor) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == tokens.shape[1]
 
 
-def _misfit(slot: Slot, tokens: Tensor) -> str | None:
+def _misfit(group: PlanGroup, tokens: Tensor) -> str | None:
     """Why the plan does not serve these tokens, if it does not (chunked feed-forward, unknown token layouts)."""
-    plan = slot.plan
-    if plan is None or tokens.dim() != 3 or tokens.shape[1] != plan.tokens + slot.tail:
+    plan = group.plan
+    if plan is None or tokens.dim() != 3 or tokens.shape[1] != plan.tokens + group.tail:
         return "its tokens are not the ones of the grid (chunked feed-forward or an unknown layout)"
     if tokens.shape[0] % plan.batch:
         return "its batch is not the one that was planned for (chunked feed-forward)"

@@ -1,6 +1,7 @@
-"""Go around whole calls of a model: outside of compiled code, hooks and offloading.
+"""Go around whole calls of a model, outside of compiled code, hooks and offloading; and what models say of themselves.
 
-:mod:`tomadiff.engine.hooks` goes to the innermost place of a module, this to the outermost.
+:mod:`tomadiff.engine.hooks` goes to the innermost place of a module, this to the outermost. All private names of other
+libraries are in these two files.
 """
 
 from __future__ import annotations
@@ -99,6 +100,26 @@ def other_cache(model: nn.Module) -> str | None:
         return type(config).__name__.removesuffix("Config")
     module = getattr(model.__dict__.get("forward"), "__module__", None) or ""
     return "DeepCache" if module.startswith("DeepCache") else None
+
+
+def attention_backend(model: nn.Module) -> str:
+    """The backend that attention of ``model`` runs on, as diffusers names it."""
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+    processors = (getattr(module, "processor", None) for module in model.modules())
+    first = next((one for one in processors if one is not None), None)
+    name = getattr(first, "_attention_backend", None) or Registry.get_active_backend()[0]
+    return str(getattr(name, "value", name))
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Counts writes to a tensor; those of inference mode are not counted."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def context_parallel(model: Any) -> Any:
+    """How diffusers splits the tokens of one image over processes, if it does."""
+    return getattr(getattr(model, _PARALLEL, None), "context_parallel_config", None)
 
 
 def processes_of(model: nn.Module) -> Any:
