@@ -31,7 +31,7 @@ def destinations(tokens: Tensor, grid: Grid, regions: Regions, ratio: float) -> 
 def assert_same_plan(fast: MergePlan, slow: MergePlan, dtype: torch.dtype) -> None:
     assert fast.fused
     assert not slow.fused
-    for name in ("merge_matrix", "unmerge_matrix", "mass", "coverage"):
+    for name in ("merge_matrix", "unmerge_matrix", "sizes", "coverage"):
         mine, expected = getattr(fast, name), getattr(slow, name)
         assert mine.dtype == expected.dtype
         tolerance = TOLERANCE[dtype]
