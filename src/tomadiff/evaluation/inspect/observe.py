@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tomadiff.engine.hooks import Watch, unwrap
 from tomadiff.engine.group import PlanGroup
+from tomadiff.engine.hooks import RootHook, unwrap
 from tomadiff.evaluation.runs import models
 from tomadiff.families.base import ModelCall, TokenLayout
 from tomadiff.families.registry import family_of
@@ -146,7 +146,7 @@ class HiddenStates:
         self.clock, self.info, self.layout = Clock(), StepInfo(0, 0, 0), TokenLayout({})
 
     def __enter__(self) -> HiddenStates:
-        self._watch = Watch(self.outer, self._before_call)
+        self._watch = RootHook(self.outer, self._before_call)
         self._hooks = [
             block.register_forward_pre_hook(_Hook(self, place), with_kwargs=True) for place, block in self.blocks
         ]
