@@ -89,9 +89,9 @@ class Fence:
             return _WRITES.fullmatch(path) is not None
         if method not in ("GET", "HEAD") or ".." in path.replace("\\", "/").split("/") or "\0" in path:
             return False
-        return self._is_ours(path.removeprefix(_FILE)) if path.startswith(_FILE) else bool(_READS.fullmatch(path))
+        return self._is_served(path.removeprefix(_FILE)) if path.startswith(_FILE) else bool(_READS.fullmatch(path))
 
-    def _is_ours(self, file: str) -> bool:
+    def _is_served(self, file: str) -> bool:
         try:
             return Path(file).resolve().is_relative_to(self.folder)
         except OSError:  # too long a name

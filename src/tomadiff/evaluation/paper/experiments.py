@@ -33,11 +33,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One question of the paper.
+    """One table of the paper.
 
     Attributes:
         table: of the paper.
-        title: the question in a few words.
+        title: what it compares, in a few words.
         variants: what to compare; the unmerged model comes first.
         claims: what the paper says about it.
         scaling: what is different here from the paper, beyond the model.

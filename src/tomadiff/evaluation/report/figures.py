@@ -44,7 +44,7 @@ class MergeSample:
 def merge_sample(image: Pixels, method: Method, side: int = 64, repeats: int = 3) -> MergeSample:
     """Plan with the tokens of ``image`` and put its colours ``(1, side * side, 3)`` through merge and unmerge."""
     tokens, colours, grid = to_tokens(image, side), to_colours(image, side), Grid(side, side)
-    method.plan(tokens, grid)  # the first call pays for start-up, which is not what the clock should show
+    method.plan(tokens, grid)  # not timed: the first call includes start-up
     timed = [_timed_plan(method, tokens, grid) for _ in range(repeats)]
     plan, milliseconds = timed[0][0], min(took for _, took in timed)
     restored = plan.unmerge(plan.merge(colours))

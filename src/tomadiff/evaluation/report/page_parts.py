@@ -17,7 +17,7 @@ _WIDEST = 1800  # pixels
 
 
 def document(title: str, body: Any, script: str = "") -> str:
-    """A whole file that loads nothing and runs nothing but ``script``, a file of ours."""
+    """A whole file that loads nothing and runs nothing but ``script``, a file of this package."""
     own = resource(script) if script else ""
     head = tag(
         "head",

@@ -119,9 +119,9 @@ def _metered(method: Method, spent: Counter[Due]) -> Method:
         spent[Due.REWEIGH] += reweighing.get_total_flops()
         return made
 
-    twin = copy.copy(method)
-    object.__setattr__(twin, "__class__", type(kind.__name__, (kind,), {"plan": plan}))
-    return twin
+    metered = copy.copy(method)
+    object.__setattr__(metered, "__class__", type(kind.__name__, (kind,), {"plan": plan}))
+    return metered
 
 
 def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip: int | None = None) -> int:
