@@ -43,19 +43,15 @@ WORDS = {
 }
 
 PILLOW = "ImageDraw of Pillow"
-ENGINE = "a name of the engine or of cost, until it is another there"
 OPTION = "what --landscape shows; the option keeps its name"
 # File and words in it, with the reason.
 EXCEPTIONS = {
     "src/tomadiff/cli/inspect.py": {"landscape": OPTION},
     "src/tomadiff/evaluation/inspect/method_figures.py": {"Draw": PILLOW},
-    "src/tomadiff/evaluation/inspect/observe.py": dict.fromkeys(("Planner", "Tick", "Watch", "Scene"), ENGINE),
     "src/tomadiff/evaluation/report/figures.py": {"Draw": PILLOW},
     "src/tomadiff/evaluation/report/plots.py": {"Draw": PILLOW},
     "src/tomadiff/evaluation/runs/flops.py": {"operations": "says once what FLOPs are"},
-    "src/tomadiff/evaluation/runs/generate.py": dict.fromkeys(("Rung", "rung"), ENGINE),
     "src/tomadiff/web/layout.py": {"peer": "a group of methods/registry.py, until it is another there"},
-    "src/tomadiff/web/maps.py": {"Planner": ENGINE},
     "src/tomadiff/web/static/page.js": {"Home": "a key of keyboards"},
 }
 

@@ -81,10 +81,10 @@ class Variant:
         if not self.merges:
             return None
         method, schedule = named(self.method, self.ratio)
-        return method, self._rung.on(replace(schedule, start=self.start)) if self.budget else schedule
+        return method, self._ratio_choice.on(replace(schedule, start=self.start)) if self.budget else schedule
 
     @property
-    def _rung(self) -> RatioChoice:
+    def _ratio_choice(self) -> RatioChoice:
         return RatioChoice(self.ratio, self.finest)
 
 
