@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.cost.budget import RatioChoice, choices_of
-from tomadiff.evaluation.tune.trials import Around, Candidate
+from tomadiff.evaluation.runs.variants import Around, Variant
 
 RATIOS = (0.25, 0.5, 0.75)
 FEW_STEPS = 10  # below, no plan is kept
@@ -40,10 +40,10 @@ class Bench:
 
     model: str
     steps: int
-    cost: Callable[[Candidate], float]
+    cost: Callable[[Variant], float]
 
 
-def digest(candidate: Candidate) -> str:
+def digest(candidate: Variant) -> str:
     """Changes with every setting, so that images of other settings are not taken for a candidate's.
 
     What is nothing, zero or off is left out: a setting that does not exist yet is as good as one that is off.
@@ -58,34 +58,34 @@ def _settings(part: object) -> object:
     return type(part).__name__, {one.name: value for one in fields(part) if (value := getattr(part, one.name))}
 
 
-def adapts(candidate: Candidate) -> bool:
+def adapts(candidate: Variant) -> bool:
     """Whether what it costs is a matter of the image."""
     return isinstance(candidate.around, FirstBlockCache)
 
 
 # ---------------------------------------------------------------------------------------------- the default
-def default_at(ratio: float, start: float | None = None, change: str = "", **settings: Any) -> Candidate:
+def default_at(ratio: float, start: float | None = None, change: str = "", **settings: Any) -> Variant:
     """What users get, but for ``settings`` and the share of the run that stays unmerged."""
     method = ToMA(ratio, **settings)
     if start is None or start == method.schedule.start:
-        return Candidate.of(f"{DEFAULT}{change}", method)
-    return Candidate.of(f"{DEFAULT}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
+        return Variant.of(f"{DEFAULT}{change}", method)
+    return Variant.of(f"{DEFAULT}{change}, from {start:.0%}", method, replace(method.schedule, start=start))
 
 
-def within(budget: float, cost: Callable[[Candidate], float], model: str) -> Candidate | None:
+def within(budget: float, cost: Callable[[Variant], float], model: str) -> Variant | None:
     """The default at no more than a share of the FLOPs: the dearest of :func:`ladder` that is; ``None`` if none is."""
     choices = ladder(model)
     place = bisect_left(choices, True, key=lambda one: cost(one) <= budget + SAME_COST)  # costs fall with the ratio
     return choices[place] if place < len(choices) else None
 
 
-def ladder(model: str) -> list[Candidate]:
+def ladder(model: str) -> list[Variant]:
     """Every setting of the default that ``apply(pipe, flops=…)`` may choose, the dearest first."""
     ratios = [part / PARTS[model] for part in range(1, PARTS[model])]
     return [at_choice(choice) for choice in choices_of(ratios, LEVELS[model])]
 
 
-def at_choice(choice: RatioChoice) -> Candidate:
+def at_choice(choice: RatioChoice) -> Variant:
     """The default, merging so much."""
     even = default_at(choice.ratio)
     if choice.finest == choice.ratio:
@@ -93,44 +93,44 @@ def at_choice(choice: RatioChoice) -> Candidate:
     return replace(even, name=f"{DEFAULT} {choice.ratio:.2f}/{choice.finest:.2f}", schedule=choice.on(even.schedule))
 
 
-def defaults(_: Bench) -> Iterator[Candidate]:
+def defaults(_: Bench) -> Iterator[Variant]:
     """What users get, by ratio."""
     yield from (default_at(ratio) for ratio in RATIOS)
 
 
-def matched(bench: Bench) -> Iterator[Candidate]:
+def matched(bench: Bench) -> Iterator[Variant]:
     """The default at the cost of every method with a ratio to choose; against ToDo stands a default that costs less."""
     others = (one for one in baselines(bench) if not isinstance(one.method, ToDo))
     rivals = {bench.cost(rival) for rival in (*paper(bench), *others)}
     yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted(rivals)))
 
 
-def curve(bench: Bench) -> Iterator[Candidate]:
+def curve(bench: Bench) -> Iterator[Variant]:
     """The default at the cost of baselines as they come, and at round ones, for the chart of all."""
     rivals = {bench.cost(rival) for rival in narrow(bench)}
     yield from filter(None, (within(budget, bench.cost, bench.model) for budget in sorted({*rivals, *BUDGETS})))
 
 
 # ---------------------------------------------------------------------------------------------- the paper's, and knobs
-def as_published(bench: Bench, ratio: float, change: str = "", **settings: Any) -> Candidate:
+def as_published(bench: Bench, ratio: float, change: str = "", **settings: Any) -> Variant:
     """The paper's settings but for some; with few steps, plans are new at every one, for all alike."""
     method = replace(ToMA.paper(ratio), **settings)
-    return Candidate.of(f"toma-paper{change}", method, EVERY_STEP if bench.steps < FEW_STEPS else None)
+    return Variant.of(f"toma-paper{change}", method, EVERY_STEP if bench.steps < FEW_STEPS else None)
 
 
-def paper(bench: Bench) -> Iterator[Candidate]:
+def paper(bench: Bench) -> Iterator[Variant]:
     """The paper's settings by ratio."""
     yield from (as_published(bench, ratio) for ratio in RATIOS)
 
 
-def schedules(bench: Bench) -> Iterator[Candidate]:
+def schedules(bench: Bench) -> Iterator[Variant]:
     """The paper's intervals as they are written, and scaled from its 50 steps to fewer."""
     scaled = Schedule(*(max(1, round(interval * bench.steps / 50)) for interval in (10, 5)))
     for name, schedule in (("10/5", Schedule(10, 5)), ("scaled", scaled)):
-        yield from (Candidate.of(f"toma-paper, {name}", ToMA.paper(ratio), schedule) for ratio in RATIOS)
+        yield from (Variant.of(f"toma-paper, {name}", ToMA.paper(ratio), schedule) for ratio in RATIOS)
 
 
-def knobs(bench: Bench) -> Iterator[Candidate]:
+def knobs(bench: Bench) -> Iterator[Variant]:
     """One setting changed at a time, from the paper's and from the default, at ratio 0.5."""
     old = ToMA.paper(0.5)
     change, own = partial(as_published, bench, 0.5), partial(default_at, 0.5)
@@ -147,12 +147,12 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
         yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
         yield change(", only level 0", levels=(0,))
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
-    yield Candidate.of("toma-paper, every step", old, EVERY_STEP)
-    yield Candidate.of("toma-paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
+    yield Variant.of("toma-paper, every step", old, EVERY_STEP)
+    yield Variant.of("toma-paper, per block, every step", replace(old, scope="block"), EVERY_STEP)
     fitted = replace(old, scope="block", unmerge="least-squares")
-    yield Candidate.of("least squares, per block, every step", fitted, EVERY_STEP)
-    yield Candidate.of("least squares, per block, every 3", fitted, Schedule(3, 3))
-    yield Candidate.of("least squares, per block, shared quota", replace(fitted, quota="shared"), EVERY_STEP)
+    yield Variant.of("least squares, per block, every step", fitted, EVERY_STEP)
+    yield Variant.of("least squares, per block, every 3", fitted, Schedule(3, 3))
+    yield Variant.of("least squares, per block, shared quota", replace(fitted, quota="shared"), EVERY_STEP)
     yield own()
     for start in (0.0, 0.1, 0.2):
         yield own(start)
@@ -167,7 +167,7 @@ def knobs(bench: Bench) -> Iterator[Candidate]:
     yield from _rescheduled(LEVELS[bench.model])
 
 
-def _rescheduled(levels: int) -> Iterator[Candidate]:
+def _rescheduled(levels: int) -> Iterator[Variant]:
     """The default with other schedules."""
     usual, method = default_at(0.5).schedule, default_at(0.5).method
     others = {
@@ -175,32 +175,32 @@ def _rescheduled(levels: int) -> Iterator[Candidate]:
     }
     if levels > 1:
         others["level 0 .25, level 1 .75"] = replace(usual, ratio_at_level={0: 0.25, 1: 0.75})
-    yield from (Candidate.of(f"{DEFAULT}, {name}", method, schedule) for name, schedule in others.items())
+    yield from (Variant.of(f"{DEFAULT}, {name}", method, schedule) for name, schedule in others.items())
 
 
-def windows(_: Bench) -> Iterator[Candidate]:
+def windows(_: Bench) -> Iterator[Variant]:
     """How late merging begins against how much merges then."""
     for ratio in WINDOW_RATIOS:
         for start in STARTS:
             yield default_at(ratio, start)
 
 
-def baselines(_: Bench) -> Iterator[Candidate]:
+def baselines(_: Bench) -> Iterator[Variant]:
     """ToMeSD and ToFu on every op, as ToMA, and ToDo."""
     for ratio in RATIOS:
-        yield Candidate.of("tomesd-all", ToMeSD(ratio, **EVERYWHERE))
-        yield Candidate.of("tofu-all", ToFu(ratio, **EVERYWHERE))
-    yield Candidate.of("todo", ToDo())
+        yield Variant.of("tomesd-all", ToMeSD(ratio, **EVERYWHERE))
+        yield Variant.of("tofu-all", ToFu(ratio, **EVERYWHERE))
+    yield Variant.of("todo", ToDo())
 
 
-def narrow(_: Bench) -> Iterator[Candidate]:
+def narrow(_: Bench) -> Iterator[Variant]:
     """ToMeSD and ToFu as they come: self-attention at the finest level."""
     for ratio in RATIOS:
-        yield Candidate.of("tomesd", ToMeSD(ratio))
-        yield Candidate.of("tofu", ToFu(ratio))
+        yield Variant.of("tomesd", ToMeSD(ratio))
+        yield Variant.of("tofu", ToFu(ratio))
 
 
-def selectors(bench: Bench) -> Iterator[Candidate]:
+def selectors(bench: Bench) -> Iterator[Variant]:
     """What facility location is worth, with all else as in the paper."""
     for ratio in RATIOS:
         for selector in ("random", "strided"):  # the paper's own, facility location, is in its set
@@ -208,10 +208,10 @@ def selectors(bench: Bench) -> Iterator[Candidate]:
 
 
 # ---------------------------------------------------------------------------------------------- caches
-def reuse(_: Bench) -> Iterator[Candidate]:
+def reuse(_: Bench) -> Iterator[Variant]:
     """Ops that reuse their results, without merging."""
     for schedule in _reusing():
-        yield Candidate(_name_of_reuse(schedule), ToMA(0.0), schedule)
+        yield Variant(_name_of_reuse(schedule), ToMA(0.0), schedule)
 
 
 def _reusing() -> Iterator[Schedule]:
@@ -223,13 +223,13 @@ def _name_of_reuse(schedule: Schedule) -> str:
     return f"reuse every {schedule.reuse_every} from {schedule.reuse_from:.0%}"
 
 
-def caches(bench: Bench) -> Iterator[Candidate]:
+def caches(bench: Bench) -> Iterator[Variant]:
     """Ops that reuse their results, by this library and by others, alone and on top of merging."""
     yield from reuse(bench)
     for schedule in _reusing():
-        yield Candidate.of(f"{DEFAULT} + {_name_of_reuse(schedule)}", ToMA(0.5), schedule)
+        yield Variant.of(f"{DEFAULT} + {_name_of_reuse(schedule)}", ToMA(0.5), schedule)
     for name, cache in foreign_caches(bench).items():
-        yield Candidate(name, ToMA(0.0), EVERY_STEP, cache)
+        yield Variant(name, ToMA(0.0), EVERY_STEP, cache)
         for ratio in BESIDE_CACHES[bench.model]:
             yield replace(default_at(ratio), name=f"{DEFAULT} + {name} {ratio:.2f}", around=cache)
 

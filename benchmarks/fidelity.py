@@ -30,9 +30,9 @@ from benchmarks.machine import environment
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.features import Clip
 from tomadiff.evaluation.runs.dry_run import dry_run
-from tomadiff.evaluation.runs.generate import Task, Variant
 from tomadiff.evaluation.runs.prompts import emoji_prompts
-from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
+from tomadiff.evaluation.runs.variants import Variant
+from tomadiff.evaluation.tune.trials import Pair, Trials
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = "fidelity-runs.csv"
@@ -73,7 +73,7 @@ def trials_of(model: str, steps: int) -> Trials:
 
 
 def rows_of(
-    model: str, steps: int, pairs: Sequence[Pair], candidate: Candidate, cost: float, trials: Trials
+    model: str, steps: int, pairs: Sequence[Pair], candidate: Variant, cost: float, trials: Trials
 ) -> list[Row]:
     """Generate ``pairs`` with ``candidate``, whose cost is known, and measure."""
     metrics = ("mse", "psnr", "ssim", "judge")
@@ -100,7 +100,7 @@ def path_of(folder: Path, model: str, tuning: bool = False) -> Path:
     return folder / f"{'tuning' if tuning else 'fidelity'}-{model}.csv"
 
 
-def key_of(steps: int, candidate: Candidate, prompt: str, seed: int) -> tuple[str, ...]:
+def key_of(steps: int, candidate: Variant, prompt: str, seed: int) -> tuple[str, ...]:
     return str(steps), candidate.name, digest(candidate), prompt, str(seed)
 
 
@@ -123,11 +123,11 @@ def append(path: Path, generated: Sequence[Row]) -> None:
 
 def bench_of(model: str, steps: int, trials: Trials, pair: Pair) -> Bench:
     """Costs by a dry run, which takes no image; only sets that ask for them pay for it."""
-    dry = cache(lambda: dry_run(trials.pipe, Task(Variant(), *pair), trials.call))
+    dry = cache(lambda: dry_run(trials.pipe, *pair, trials.call))
     return Bench(model, steps, lambda candidate: dry().flops(candidate) / dry().flops(Variant()))
 
 
-def counted(trials: Trials, candidate: Candidate, pairs: Sequence[Pair]) -> float:
+def counted(trials: Trials, candidate: Variant, pairs: Sequence[Pair]) -> float:
     """The share of FLOPs, of one image if all cost the same."""
     return fmean(trials.cost(pair, candidate) for pair in pairs[: COUNTED if adapts(candidate) else 1])
 

@@ -22,12 +22,13 @@ from tomadiff import ToDo, ToFu, ToMA, ToMeSD, embedded
 from tomadiff.evaluation.metrics.distances import psnr
 from tomadiff.evaluation.metrics.features import to_pixels
 from tomadiff.evaluation.report.overlay import image_grid
-from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
+from tomadiff.evaluation.runs.variants import Variant
+from tomadiff.evaluation.tune.trials import Pair, Trials
 
 UNMERGED = "unmerged"
 
 
-def columns() -> dict[str, Candidate | None]:
+def columns() -> dict[str, Variant | None]:
     """What is generated, by its heading."""
     methods = {
         **{f"ToMA .{100 * ratio:.0f}".rstrip("0"): ToMA(ratio) for ratio in RATIOS},
@@ -37,12 +38,10 @@ def columns() -> dict[str, Candidate | None]:
         "ToFu .5": ToFu(0.5, **EVERYWHERE),
         "ToDo .75": ToDo(),
     }
-    return {UNMERGED: None, **{head: Candidate.of(head, method) for head, method in methods.items()}}
+    return {UNMERGED: None, **{head: Variant.of(head, method) for head, method in methods.items()}}
 
 
-def generated(
-    trials: Trials, pairs: Sequence[Pair], candidate: Candidate | None, together: int
-) -> Iterator[Image.Image]:
+def generated(trials: Trials, pairs: Sequence[Pair], candidate: Variant | None, together: int) -> Iterator[Image.Image]:
     """One column."""
     for part in batches(pairs, together):
         yield from trials.unmerged(part) if candidate is None else trials.generate(part, candidate)

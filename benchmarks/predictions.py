@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.flops import put_in_section
 from benchmarks.rows import Row, append, where
-from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, Contender
+from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, contender, title_of
 from benchmarks.speed_counted import Key, traced
 from tomadiff import Schedule, Tiles, ToMA, Whole
 from tomadiff.cost import GPUS, Hardware
@@ -34,7 +34,7 @@ _SETTINGS: dict[str, Any] = {
 }
 KNOWN = {
     **{name: CONTENDERS[name] for name in METHODS},
-    PAPER: Contender(
+    PAPER: contender(
         "ToMA as published for Flux", partial(ToMA.tile, **_SETTINGS, scope="level", skip=10), Schedule(10, 5)
     ),
 }
@@ -52,7 +52,7 @@ def keys() -> list[Key]:
     """What has to be traced."""
     cases = [(case, METHODS) for case in (SDXL, SD3)] + [(FLUX, (*METHODS, PAPER))]
     unmerged: list[Key] = [(case, BASELINE, 0.0) for case, _ in cases]
-    return unmerged + [(case, name, ratio) for case, names in cases for name in names for ratio in KNOWN[name].ratios]
+    return unmerged + [(case, name, ratio) for case, names in cases for name in names for ratio in KNOWN[name]]
 
 
 def rows(machine: Hardware) -> list[Row]:
@@ -91,17 +91,17 @@ def table(found: list[Row]) -> str:
     for name in GPUS:
         for method in METHODS:
             own = [
-                f"{_faster(found, name, case, method, ratio):.2f}×" if ratio in KNOWN[method].ratios else "–"
+                f"{_faster(found, name, case, method, ratio):.2f}×" if ratio in KNOWN[method] else "–"
                 for case, ratio in columns
             ]
             (at_half,) = where(found, hardware=name, **SDXL.columns, method=method, ratio=f"{_middle(method):g}")
-            lines.append(f"| {name}: {KNOWN[method].title} | " + " | ".join([*own, at_half["launches"]]) + " |")
+            lines.append(f"| {name}: {title_of(KNOWN[method])} | " + " | ".join([*own, at_half["launches"]]) + " |")
     return "\n".join(lines)
 
 
 def _middle(method: str) -> float:
     """The ratio whose launches are shown: 0.5, or the method's own."""
-    return 0.5 if 0.5 in KNOWN[method].ratios else KNOWN[method].ratios[0]
+    return 0.5 if 0.5 in KNOWN[method] else next(iter(KNOWN[method]))
 
 
 def _faster(found: list[Row], hardware: str, case: Case, method: str, ratio: float) -> float:

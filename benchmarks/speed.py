@@ -27,6 +27,7 @@ from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import Row, append, read, where
 from tomadiff import Bound, Method, Patch, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole, apply
 from tomadiff.cost import Hardware
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES, build, inputs
 from tomadiff.evaluation.timing.latency import seconds_of
 from tomadiff.evaluation.timing.workloads import Step
@@ -82,33 +83,40 @@ _ALL: dict[str, Any] = {"levels": None, "merge_cross_attention": True, "merge_fe
 _EVERY = Schedule(destinations_every=10, weights_every=5)
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A method at the ratios it can do, and how long its plans are kept; ``None``: its own schedule."""
+Contender = dict[float, Variant]
+"""A method by ratio; variants are named as in tables."""
 
-    title: str
-    make: Callable[[float], Method]
-    schedule: Schedule | None = None
-    ratios: tuple[float, ...] = RATIOS
+
+def contender(
+    title: str, make: Callable[[float], Method], schedule: Schedule | None = None, ratios: Sequence[float] = RATIOS
+) -> Contender:
+    """A method at the ratios it can do, and how long its plans are kept; ``None``: its own schedule."""
+    methods = {ratio: make(ratio) for ratio in ratios}
+    return {ratio: Variant(title, method, schedule or method.schedule) for ratio, method in methods.items()}
+
+
+def title_of(known: Contender) -> str:
+    """What tables call it."""
+    return next(iter(known.values())).name
 
 
 def _toma(title: str, **settings: Any) -> Contender:
     pinned: dict[str, Any] = {**_TOMA, "regions": Tiles(4), "span": "op", **settings}
-    return Contender(title, partial(ToMA.tile, **pinned), _EVERY)
+    return contender(title, partial(ToMA.tile, **pinned), _EVERY)
 
 
 CONTENDERS: dict[str, Contender] = {
-    "toma": Contender("ToMA", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
+    "toma": contender("ToMA", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
     "toma-paper": _toma("ToMA as in the paper"),
     "toma-stripe": _toma("ToMA stripe", regions=Stripes(16)),
     "toma-whole": _toma("ToMA, whole-grid attention", attention_regions=Whole()),
     "toma-once": _toma("ToMA once per block", span="block"),
-    "tomesd": Contender("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_ALL)),
-    "tofu": Contender("ToFu, every op and level", lambda ratio: ToFu(ratio, **_ALL)),
-    "tomesd-own": Contender("ToMeSD, its own defaults", lambda ratio: ToMeSD(ratio, skip=0), ratios=(0.5,)),
-    "tofu-own": Contender("ToFu, its own defaults", lambda ratio: ToFu(ratio, skip=0), ratios=(0.5,)),
-    "todo": Contender("ToDo", lambda _: ToDo(skip=0), ratios=(0.75,)),
-    "bound": Contender("speed limit of merging", lambda ratio: Bound(ratio, skip=0)),
+    "tomesd": contender("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_ALL)),
+    "tofu": contender("ToFu, every op and level", lambda ratio: ToFu(ratio, **_ALL)),
+    "tomesd-own": contender("ToMeSD, its own defaults", lambda ratio: ToMeSD(ratio, skip=0), ratios=(0.5,)),
+    "tofu-own": contender("ToFu, its own defaults", lambda ratio: ToFu(ratio, skip=0), ratios=(0.5,)),
+    "todo": contender("ToDo", lambda _: ToDo(skip=0), ratios=(0.75,)),
+    "bound": contender("speed limit of merging", lambda ratio: Bound(ratio, skip=0)),
 }
 SHORT = {"toma-paper": (0.5, 0.75), "tomesd": (0.5,), "todo": (0.75,), "bound": (0.5,)}  # what --quick times
 
@@ -118,9 +126,8 @@ def on(model: Any, name: str, ratio: float, guard: bool = False) -> AbstractCont
     """A contender's patch on ``model``; none for the baseline."""
     if name == BASELINE:
         return nullcontext()
-    known = CONTENDERS[name]
-    method = known.make(ratio)
-    return apply(model, method, schedule=known.schedule or method.schedule, guard=guard)
+    known = CONTENDERS[name][ratio]
+    return apply(model, known.method, schedule=known.schedule, guard=guard)
 
 
 def timed(step: Step, patch: Patch | None) -> dict[str, float]:
@@ -213,7 +220,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Measure what is missing."""
     wanted = arguments(given)
     ready_to_time(wanted.threads)
-    plan = SHORT if wanted.quick else {name: contender.ratios for name, contender in CONTENDERS.items()}
+    plan = SHORT if wanted.quick else {name: tuple(known) for name, known in CONTENDERS.items()}
     plan = {name: ratios for name, ratios in plan.items() if not wanted.methods or name in wanted.methods}
     cases = [parse_case(text) for text in wanted.cases] if wanted.cases else CASES[: 1 if wanted.quick else None]
     path = wanted.out or (QUICK if wanted.quick else RESULTS)

@@ -48,7 +48,7 @@ def keys(cases: Sequence[Case]) -> Iterator[Key]:
     """Every contender at every ratio on every case, after the unmerged model."""
     for case in cases:
         yield case, BASELINE, 0.0
-        yield from ((case, name, ratio) for name, known in CONTENDERS.items() for ratio in known.ratios)
+        yield from ((case, name, ratio) for name, known in CONTENDERS.items() for ratio in known)
 
 
 @lru_cache(maxsize=1)
@@ -70,10 +70,9 @@ def traced(key: Key, contenders: Mapping[str, Contender] | None = None, *, fused
     if name == BASELINE:
         found = window(model, given, None)
     else:
-        known = (contenders or CONTENDERS)[name]
-        method = known.make(ratio)
+        known = (contenders or CONTENDERS)[name][ratio]
         with kernels.assumed(fused):
-            found = window(model, given, method, known.schedule or method.schedule)
+            found = window(model, given, known.method, known.schedule)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_written(found), encoding="utf-8")
     return found

@@ -16,7 +16,7 @@ from PIL import Image
 from benchmarks import speed, speed_guard
 from benchmarks.flops import put_in_section
 from benchmarks.rows import Row, append, least, where
-from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case
+from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, title_of
 from benchmarks.speed_results import FITTED, Predict, Promise, Results, fitted_machine, predictions, predictor, promises
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 
@@ -36,12 +36,12 @@ def table(results: Results, case: Case, predict: Predict | None) -> str:
     lines.append(_line(["*limit: FLOPs alone*", *(_times(limit) for limit in limits), "", "", ""]))
     for name, known in CONTENDERS.items():
         own = [_cell(results, case, name, ratio, predict) for ratio in RATIOS]
-        at = 0.5 if 0.5 in known.ratios else known.ratios[0]
+        at = 0.5 if 0.5 in known else next(iter(known))
         share, asked, held = (
             results.count(case, name, at, column) for column in ("flop_share", "launches", "block_peak_mib")
         )
         cells = [_or_dash(share, ".3f"), _or_dash(asked, ".0f"), _or_dash(held, ".0f")]
-        lines.append(_line([known.title, *own, *cells]))
+        lines.append(_line([title_of(known), *own, *cells]))
     asked, held = (results.count(case, BASELINE, 0.0, column) for column in ("launches", "block_peak_mib"))
     lines.append(_line(["unmerged", *["1.00×"] * 3, "1.000", _or_dash(asked, ".0f"), _or_dash(held, ".0f")]))
     return "\n".join(lines)
@@ -120,7 +120,7 @@ def over_ratio(results: Results) -> Image.Image:
     charts = []
     for case in results.cases:
         lines = [
-            _line_of(CONTENDERS[name].title, place, [(0, 1.0), *_points(results, case, name)])
+            _line_of(title_of(CONTENDERS[name]), place, [(0, 1.0), *_points(results, case, name)])
             for place, name in enumerate(SHOWN)
         ]
         limits = [(100 * ratio, limit) for ratio in RATIOS if (limit := results.limit(case, ratio))]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import compiled, speed, speed_counted, speed_guard
 from benchmarks.rows import Row, least, middle, read, where
-from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case
+from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case, title_of
 from benchmarks.speed_counted import LIMIT, Key, traced
 from tomadiff.cost import Hardware, Trace
 from tomadiff.cost.fit import fitted
@@ -118,7 +118,7 @@ def predictions(results: Results, predict: Predict) -> list[Row]:
 def _timed_keys(results: Results) -> Iterator[Key]:
     for case in results.cases:
         for name, known in CONTENDERS.items():
-            yield from ((case, name, ratio) for ratio in known.ratios if results.speed_up(case, name, ratio))
+            yield from ((case, name, ratio) for ratio in known if results.speed_up(case, name, ratio))
 
 
 # ---------------------------------------------------------------------------------------------- promises
@@ -179,7 +179,7 @@ def _faster_than_others(results: Results) -> Iterator[Promise]:
                 other = results.speed_up(case, rival, ratio)
                 if own is not None and other is not None:
                     yield Promise(
-                        f"toma-paper against {CONTENDERS[rival].title} on {case.title} at {ratio:g}",
+                        f"toma-paper against {title_of(CONTENDERS[rival])} on {case.title} at {ratio:g}",
                         own,
                         other,
                     )

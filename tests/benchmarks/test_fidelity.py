@@ -24,10 +24,11 @@ from tests.tiny import Tiny
 from tomadiff import Schedule, ToMA
 from tomadiff.cost import flop_counter
 from tomadiff.evaluation.runs.prompts import Prompt
-from tomadiff.evaluation.tune.trials import Around, Candidate, Trials
+from tomadiff.evaluation.runs.variants import Around, Variant
+from tomadiff.evaluation.tune.trials import Trials
 
 
-def cost(candidate: Candidate) -> float:
+def cost(candidate: Variant) -> float:
     """A model of which four tenths merge, and planning costs a hundredth."""
     start = candidate.schedule.start if isinstance(candidate.schedule.start, float) else 0.0
     return 1 - (1 - start) * (0.4 * candidate.method.ratio - 0.01)
@@ -49,12 +50,12 @@ def test_a_name_means_the_same_settings_in_every_set(model: str, steps: int) -> 
 
 
 def test_other_settings_are_another_candidate() -> None:
-    same = [Candidate.of("x", ToMA(0.5), EVERY_STEP) for _ in range(2)]
+    same = [Variant.of("x", ToMA(0.5), EVERY_STEP) for _ in range(2)]
     others = [
-        Candidate.of("x", ToMA(0.5, scope="level"), EVERY_STEP),
-        Candidate.of("x", ToMA(0.5), Schedule(1, 1, start=0.1)),
-        Candidate("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(2)),
-        Candidate("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(3)),
+        Variant.of("x", ToMA(0.5, scope="level"), EVERY_STEP),
+        Variant.of("x", ToMA(0.5), Schedule(1, 1, start=0.1)),
+        Variant("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(2)),
+        Variant("x 0.50", ToMA(0.5), EVERY_STEP, DeepCache(3)),
     ]
     assert digest(same[0]) == digest(same[1])
     assert len({digest(one) for one in (*same, *others)}) == 5
@@ -66,7 +67,7 @@ def test_a_setting_that_is_new_and_off_leaves_candidates_as_they_were() -> None:
         new: bool = False
 
     Later.__name__ = "ToMA"
-    old = Candidate.of("x", ToMA(0.5), EVERY_STEP)
+    old = Variant.of("x", ToMA(0.5), EVERY_STEP)
     off, on = (replace(old, method=Later(0.5, new=new)) for new in (False, True))
     assert digest(off) == digest(old) != digest(on)
 
@@ -92,10 +93,10 @@ CACHES = [
     ("flux", TaylorSeer(3, before=2)),
     ("flux", TaylorSeer(3, before=2, lite=False)),
 ]
-UNMERGED = Candidate("nothing", ToMA(0.0), EVERY_STEP)
+UNMERGED = Variant("nothing", ToMA(0.0), EVERY_STEP)
 
 
-def generated(drawer: Tiny, candidate: Candidate | None = None) -> tuple[bytes, int]:
+def generated(drawer: Tiny, candidate: Variant | None = None) -> tuple[bytes, int]:
     """An image of four steps and its FLOPs."""
     drawer.pipe.set_progress_bar_config(disable=True)
     trials = Trials(drawer.pipe, {**drawer.settings, "num_inference_steps": 4})
@@ -123,7 +124,7 @@ def test_caches_save_operations_with_and_without_merging_and_come_off_again(
 ) -> None:
     drawer, plain = drawer_of(name)
     alone = generated(drawer, replace(UNMERGED, around=cached))
-    both = generated(drawer, Candidate("both", ToMA(0.5), EVERY_STEP, cached))
+    both = generated(drawer, Variant("both", ToMA(0.5), EVERY_STEP, cached))
     assert both[1] < 0.95 * alone[1] < 0.9 * plain[1]
     assert len({plain[0], alone[0], both[0]}) == 3
     assert generated(drawer) == plain
@@ -135,7 +136,7 @@ def test_extrapolated_attention_does_not_fit_tokens_that_merge_later() -> None:
     """Why TaylorSeer is compared in its lite mode; the guide says so."""
     late = Schedule(1, 1, start=0.5)
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        generated(tiny.build("flux"), Candidate("late", ToMA(0.5), late, TaylorSeer(3, before=2, lite=False)))
+        generated(tiny.build("flux"), Variant("late", ToMA(0.5), late, TaylorSeer(3, before=2, lite=False)))
 
 
 # ---------------------------------------------------------------------------------------------- generating
@@ -147,14 +148,14 @@ class Counting(Trials):
         self.pipe = type("Pipe", (), {"dtype": torch.float32})()
         self.asked: list[str] = []
 
-    def generate(self, pairs: Sequence[Any], candidate: Candidate | None = None) -> list[Image.Image]:
+    def generate(self, pairs: Sequence[Any], candidate: Variant | None = None) -> list[Image.Image]:
         self.asked += [candidate.name if candidate else "unmerged"] * len(pairs)
         return [Image.new("RGB", (16, 16), (100 + seed, 10, 200 if candidate else 190)) for _, seed in pairs]
 
-    def cost(self, pair: Any, candidate: Candidate) -> float:
+    def cost(self, pair: Any, candidate: Variant) -> float:
         return cost(candidate)
 
-    def compare(self, pairs: Sequence[Any], candidate: Candidate) -> list[dict[str, float]]:
+    def compare(self, pairs: Sequence[Any], candidate: Variant) -> list[dict[str, float]]:
         return [{**one, "judge": 0.1} for one in super().compare(pairs, candidate)]
 
 

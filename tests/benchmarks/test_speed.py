@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +60,13 @@ def test_rows_compose_a_window_and_can_be_read_alone(monkeypatch: pytest.MonkeyP
 
 
 def test_contenders_say_everything_that_defaults_might_change() -> None:
-    toma = CONTENDERS["toma-paper"].make(0.5)
+    toma = CONTENDERS["toma-paper"][0.5].method
     assert (toma.scope, toma.span, toma.skip, toma.levels) == ("level", "op", 0, None)
-    assert CONTENDERS["toma-paper"].schedule == Schedule(destinations_every=10, weights_every=5)
-    assert all(known.make(known.ratios[0]).skip == 0 for known in CONTENDERS.values())
-    assert all(CONTENDERS[name].make(0.5).merge_feed_forward for name in ("tomesd", "tofu", "bound"))
-    assert not CONTENDERS["tomesd-own"].make(0.5).merge_feed_forward
-    assert CONTENDERS["todo"].ratios == (CONTENDERS["todo"].make(0).ratio,)
+    assert CONTENDERS["toma-paper"][0.5].schedule == Schedule(destinations_every=10, weights_every=5)
+    assert all(one.method.skip == 0 for known in CONTENDERS.values() for one in known.values())
+    assert all(CONTENDERS[name][0.5].method.merge_feed_forward for name in ("tomesd", "tofu", "bound"))
+    assert not CONTENDERS["tomesd-own"][0.5].method.merge_feed_forward
+    assert [(ratio, one.ratio) for ratio, one in CONTENDERS["todo"].items()] == [(0.75, 0.75)]
 
 
 def test_cases_by_name() -> None:
@@ -97,9 +96,8 @@ def test_what_is_timed_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(speed_counted, "ROOT", tmp_path)
     step = THIN.step("meta")
     monkeypatch.setattr(speed_counted, "_step", lambda _: step)
-    monkeypatch.setattr(
-        speed_counted, "CONTENDERS", {"toma-paper": replace(CONTENDERS["toma-paper"], ratios=(0.25, 0.75))}
-    )
+    known = {ratio: CONTENDERS["toma-paper"][ratio] for ratio in (0.25, 0.75)}
+    monkeypatch.setattr(speed_counted, "CONTENDERS", {"toma-paper": known})
     monkeypatch.setattr(speed_counted, "RATIOS", (0.25, 0.75))
     keys = list(speed_counted.keys([THIN]))
     assert keys == [(THIN, BASELINE, 0.0), (THIN, "toma-paper", 0.25), (THIN, "toma-paper", 0.75)]
@@ -125,7 +123,7 @@ def made_up(speed_up: dict[str, float] | None = None) -> Results:
         counted.append(_counted(case, BASELINE, 0.0, 1.0, 100))
         counted += [_counted(case, LIMIT, ratio, 1 - ratio, 0) for ratio in RATIOS]
         for name, known in CONTENDERS.items():
-            for ratio in known.ratios:
+            for ratio in known:
                 seconds = (1 - ratio) / (0.98 * own.get(name, 0.5))
                 parts = dict.fromkeys(("selecting", "reweighing", "plain", "window"), 10 * seconds)
                 slow = {part: 1.02 * value for part, value in parts.items()}
@@ -264,6 +262,6 @@ def test_compiled_blocks_are_held_against_the_eager_model() -> None:
 
 def test_the_quick_run_is_part_of_the_full_one() -> None:
     for name, ratios in speed.SHORT.items():
-        assert set(ratios) <= set(CONTENDERS[name].ratios)
+        assert set(ratios) <= set(CONTENDERS[name])
     given: Any = speed.arguments(["--quick"])
     assert given.quick

@@ -14,7 +14,7 @@ from tests.cli.evaluations import EVAL, assert_same, start
 from tests.saved import FRUGAL, save
 from tomadiff.cli.main import app
 from tomadiff.evaluation.metrics.table import Results
-from tomadiff.evaluation.runs import generate
+from tomadiff.evaluation.runs import tasks
 from tomadiff.evaluation.runs.record import Run, RunError, note_of
 
 Invoke = Callable[..., Any]
@@ -125,7 +125,7 @@ def test_eval_generates_measures_and_says_where(whole: Run) -> None:
 
 
 def test_eval_again_generates_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
+    monkeypatch.setattr(tasks, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
     table = invoke("eval", *EVAL, out=whole.folder)
     assert table.exit_code == 0, table.output
     assert "PSNR" in table.stdout

@@ -13,7 +13,7 @@ from tests.saved import FRUGAL, save
 from tomadiff import embedded
 from tomadiff.cli.main import app
 from tomadiff.engine.model import MARK
-from tomadiff.evaluation.runs import generate
+from tomadiff.evaluation.runs import tasks
 from tomadiff.evaluation.runs.record import Run
 
 WIDE = {"COLUMNS": "200"}
@@ -41,7 +41,7 @@ def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monk
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {"tiny", "figure-7.png", "paper.html", "paper.md", "paper.json"}
     assert (tmp_path / "tiny" / "report.html").exists()
-    monkeypatch.setattr(generate, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
+    monkeypatch.setattr(tasks, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
     again = invoke(tmp_path, "--model", str(model), "--tables", "9", "--json", *SMALL)
     (table,) = json.loads(again.stdout)["tables"]
     assert (table["table"], len(table["rows"]), len(table["judged"])) == (9, 14, 4)
@@ -50,15 +50,15 @@ def test_a_table_is_made_told_and_gone_on_with(model: Path, tmp_path: Path, monk
 def test_a_row_that_fails_is_told_and_the_tables_are_written(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = generate.generate_batch
+    real = tasks.generate_batch
 
-    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
+    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any) -> Any:
         merging = pipe.unet.__dict__.get(MARK)
         if merging is not None and merging.method.unmerge == "pseudo-inverse":
             raise torch.linalg.LinAlgError("did not converge")
-        return real(pipe, prompts, seeds, call, made)
+        return real(pipe, prompts, seeds, call)
 
-    monkeypatch.setattr(generate, "generate_batch", breaks)
+    monkeypatch.setattr(tasks, "generate_batch", breaks)
     result = invoke(tmp_path, "--model", str(model), "--tables", "6", *SMALL)
     assert result.exit_code == 1
     assert "paper-pinv 50%, 'a fox on a blue background', seed 0 failed: did not converge" in result.stderr

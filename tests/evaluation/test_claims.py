@@ -22,9 +22,10 @@ from tomadiff.evaluation.paper.claims import (
     judge,
 )
 from tomadiff.evaluation.paper.evidence import MeasuredRun, Timed
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 
-SOFT, HARD, OTHER, NONE = Variant("toma", 0.25), Variant("toma", 0.75), Variant("tomesd", 0.75), Variant()
+SOFT, HARD, OTHER = (Variant.named(name, ratio) for name, ratio in (("toma", 0.25), ("toma", 0.75), ("tomesd", 0.75)))
+NONE = Variant()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def verdict(check: Check, evidence: Evidence) -> Verdict:
         (Better(HARD, SOFT, "mse"), Verdict.FAILS),
         (Better(HARD, OTHER, "mse"), Verdict.OPEN),
         (Better(SOFT, HARD, "clip"), Verdict.UNTESTED),
-        (Better(SOFT, Variant("todo", 0.75), "mse"), Verdict.UNTESTED),
+        (Better(SOFT, Variant.named("todo", 0.75), "mse"), Verdict.UNTESTED),
         (Alike(HARD, OTHER, "mse", 0.01), Verdict.HOLDS),
         (Alike(SOFT, HARD, "mse", 0.01), Verdict.FAILS),
         (Alike(SOFT, HARD, "mse", 10.0), Verdict.HOLDS),
@@ -83,7 +84,7 @@ def rounds(seconds: float) -> list[float]:
 
 
 def test_times_alone_are_compared_round_by_round() -> None:
-    evidence = Timed({NONE: rounds(2.0), HARD: rounds(1.0), SOFT: [1.0, 3.0] * (ENOUGH // 2)})
+    evidence = Timed({NONE.group: rounds(2.0), HARD.group: rounds(1.0), SOFT.group: [1.0, 3.0] * (ENOUGH // 2)})
     assert verdict(Faster(HARD, NONE), evidence) is Verdict.HOLDS
     assert verdict(Faster(SOFT, NONE), evidence) is Verdict.OPEN
     assert verdict(Faster(OTHER, NONE), evidence) is Verdict.UNTESTED
@@ -92,7 +93,7 @@ def test_times_alone_are_compared_round_by_round() -> None:
 
 def test_speed_ups_of_two_methods_are_inverse() -> None:
     """Times that vary: means of their ratios would make each of the two faster than the other."""
-    evidence = Timed({NONE: [1.0, 3.0] * (ENOUGH // 2), HARD: [3.0, 1.0] * (ENOUGH // 2)})
+    evidence = Timed({NONE.group: [1.0, 3.0] * (ENOUGH // 2), HARD.group: [3.0, 1.0] * (ENOUGH // 2)})
     there, back = evidence.speed_up(HARD, NONE), evidence.speed_up(NONE, HARD)
     assert there is not None
     assert back is not None

@@ -10,12 +10,12 @@ from diffusers import HeunDiscreteScheduler
 from tests.tiny import Tiny, build
 from tomadiff import Forecast, Schedule, ToMA
 from tomadiff.cost import flop_counter
-from tomadiff.evaluation.runs.dry_run import Makes, dry_run, meter
-from tomadiff.evaluation.runs.generate import Task, Variant, generate_batch, generate_image
+from tomadiff.evaluation.runs.dry_run import dry_run, meter
+from tomadiff.evaluation.runs.generate import generate_batch, generate_image
 from tomadiff.evaluation.runs.prompts import Prompt
-from tomadiff.evaluation.tune.trials import Candidate
+from tomadiff.evaluation.runs.variants import Variant
 
-TASK = Task(Variant(), Prompt("a fox"), 0)
+PAIR = Prompt("a fox"), 0
 
 
 def made(family: str, steps: int = 3, **settings: Any) -> tuple[Tiny, dict[str, Any]]:
@@ -24,7 +24,7 @@ def made(family: str, steps: int = 3, **settings: Any) -> tuple[Tiny, dict[str, 
     return tiny, {**tiny.settings, "num_inference_steps": steps, **settings}
 
 
-def generated_flops(tiny: Tiny, call: dict[str, Any], variant: Makes) -> float:
+def generated_flops(tiny: Tiny, call: dict[str, Any], variant: Variant) -> float:
     """Of all calls of the denoiser while an image is really generated."""
     forward, counted = tiny.model.forward, []
 
@@ -35,18 +35,19 @@ def generated_flops(tiny: Tiny, call: dict[str, Any], variant: Makes) -> float:
         return result
 
     tiny.model.forward = counting
-    generate_batch(tiny.pipe, [TASK.prompt], [TASK.seed], call, variant.made())
+    with variant.on(tiny.pipe):
+        generate_batch(tiny.pipe, [PAIR[0]], [PAIR[1]], call)
     del tiny.model.forward
     return sum(counted)
 
 
 @pytest.mark.parametrize("family", ["sdxl", "flux", "sd3", "pixart"])
 @pytest.mark.parametrize(
-    "variant", [Variant(), Variant("toma", 0.5), Variant("tomesd", 0.5), Variant("toma-once", 0.5)]
+    "variant", [Variant(), Variant.named("toma", 0.5), Variant.named("tomesd", 0.5), Variant.named("toma-once", 0.5)]
 )
 def test_a_count_is_what_generating_takes(family: str, variant: Variant) -> None:
     tiny, call = made(family, steps=6 if variant.method == "toma" else 2)  # six: one selects, one reweighs, four reuse
-    assert meter(tiny.pipe, TASK, call)(variant) == generated_flops(tiny, call, variant)
+    assert meter(tiny.pipe, *PAIR, call)(variant) == generated_flops(tiny, call, variant)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,14 @@ def test_a_count_is_what_generating_takes(family: str, variant: Variant) -> None
 )
 def test_ratios_of_levels_count(schedule: Schedule) -> None:
     tiny, call = made("sdxl")
-    candidate = Candidate("varying", ToMA.paper(0.5), schedule)
-    assert dry_run(tiny.pipe, TASK, call).flops(candidate) == generated_flops(tiny, call, candidate)
+    candidate = Variant("varying", ToMA.paper(0.5), schedule)
+    assert dry_run(tiny.pipe, *PAIR, call).flops(candidate) == generated_flops(tiny, call, candidate)
 
 
 def test_steps_of_a_fixed_forecast_do_not_count() -> None:
     tiny, call = made("sdxl", steps=6)
-    counted = dry_run(tiny.pipe, TASK, call)
-    merged = Candidate("merged", ToMA(0.5), Schedule(1, 1))
+    counted = dry_run(tiny.pipe, *PAIR, call)
+    merged = Variant("merged", ToMA(0.5), Schedule(1, 1))
     forecast = replace(merged, forecast=Forecast(every=2, start=1))  # computes 0, 1, 3, 5
     assert counted.flops(forecast) == counted.flops(merged) * 4 / 6
 
@@ -74,7 +75,7 @@ def test_steps_of_a_fixed_forecast_do_not_count() -> None:
 def test_every_call_counts_whatever_the_solver() -> None:
     tiny, call = made("sd15")
     tiny.pipe.scheduler = HeunDiscreteScheduler.from_config(tiny.pipe.scheduler.config)
-    counted = dry_run(tiny.pipe, TASK, call)
+    counted = dry_run(tiny.pipe, *PAIR, call)
     assert len(counted.calls) == 2 * 3 - 1
     assert counted.flops(Variant()) == generated_flops(tiny, call, Variant())
 
@@ -84,17 +85,17 @@ def test_a_rehearsal_computes_each_shape_once_and_leaves_no_trace() -> None:
     before = np.asarray(generate_image(tiny.pipe, "a fox", 0, call))
     computed: list[int] = []
     handle = tiny.model.conv_in.register_forward_pre_hook(lambda *_: computed.append(1))
-    counted = dry_run(tiny.pipe, TASK, call)
+    counted = dry_run(tiny.pipe, *PAIR, call)
     handle.remove()
     assert (len(computed), len(counted.calls), len(counted.inputs)) == (1, 5, 1)
-    counted.flops(Variant("toma", 0.5))
+    counted.flops(Variant.named("toma", 0.5))
     assert "forward" not in tiny.model.__dict__
     assert np.array_equal(np.asarray(generate_image(tiny.pipe, "a fox", 0, call)), before)
 
 
 def test_nothing_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, call = made("sd15")
-    flops = meter(tiny.pipe, TASK, call)
-    first = flops(Variant("toma", 0.5))
+    flops = meter(tiny.pipe, *PAIR, call)
+    first = flops(Variant.named("toma", 0.5))
     monkeypatch.setattr(tiny.model, "forward", lambda *_, **__: pytest.fail("called again"))
-    assert flops(Variant("toma", 0.5)) == first
+    assert flops(Variant.named("toma", 0.5)) == first

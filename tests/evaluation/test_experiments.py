@@ -14,7 +14,7 @@ from tomadiff.evaluation.paper.experiments import (
     tables_named,
 )
 from tomadiff.evaluation.paper.published import PUBLISHED
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 
 
 def test_every_table_has_one_experiment() -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from tomadiff.engine.model import MARK
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.runs import generate, models
-from tomadiff.evaluation.runs.generate import Variant, generate_batch, generate_image, run_tasks, tasks, variants
+from tomadiff.evaluation.runs import tasks as tasks_module
+from tomadiff.evaluation.runs.generate import generate_batch, generate_image
 from tomadiff.evaluation.runs.processes import ProcessGroup
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.runs.record import Run, note_of
-from tomadiff.methods import ToMA
+from tomadiff.evaluation.runs.tasks import run_tasks, tasks
+from tomadiff.evaluation.runs.variants import Variant, require_supported, variants
 
 CALL = {"num_inference_steps": 2, "height": 64, "width": 64}
 ABOUT = {"model": "tiny"}
@@ -47,29 +50,29 @@ def pixels(image: Image.Image) -> Any:
 def counted(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each call of the pipeline generates; warm-ups left out."""
     generated: list[int] = []
-    real = generate.generate_batch
+    real = tasks_module.generate_batch
 
-    def counting(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
+    def counting(pipe: Any, prompts: Any, seeds: Any, call: Any) -> Any:
         generated.append(len(prompts))
-        return real(pipe, prompts, seeds, call, made)
+        return real(pipe, prompts, seeds, call)
 
-    monkeypatch.setattr(generate, "generate_batch", counting)
-    monkeypatch.setattr(generate, "warm_up", lambda *_: None)
+    monkeypatch.setattr(tasks_module, "generate_batch", counting)
+    monkeypatch.setattr(tasks_module, "warm_up", lambda *_: None)
     return generated
 
 
 # ---------------------------------------------------------------------------------------------- what to generate
 def test_the_baseline_comes_first_and_nothing_twice() -> None:
     wanted = variants(["toma", "baseline", "todo"], [0.25, 0.5, 0.5])
-    assert wanted[:3] == [Variant(), Variant("toma", 0.25), Variant("toma", 0.5)]
-    assert [variant.method for variant in wanted[3:]] == ["todo"]
+    assert wanted[:3] == [Variant(), Variant.named("toma", 0.25), Variant.named("toma", 0.5)]
+    assert [variant.entry for variant in wanted[3:]] == ["todo"]
 
 
 def test_forecasts_are_variants_with_names_of_their_own() -> None:
-    wanted = generate.variants(["baseline", "toma"], [0.5], [0.0, 0.05])
+    wanted = variants(["baseline", "toma"], [0.5], [0.0, 0.05])
     assert [one.name for one in wanted] == ["baseline", "forecast-0.05", "toma", "toma+forecast-0.05"]
-    assert wanted[1].made() is None
-    assert wanted[2].made() == wanted[3].made()
+    assert wanted[1].method is None
+    assert (wanted[2].method, wanted[2].schedule) == (wanted[3].method, wanted[3].schedule)
 
 
 def test_bad_methods_and_ratios_are_refused_before_any_work() -> None:
@@ -81,17 +84,17 @@ def test_bad_methods_and_ratios_are_refused_before_any_work() -> None:
         tasks([], [0], variants(["toma"], [0.5]))
 
 
-def test_questions_follow_from_what_is_asked_alone() -> None:
+def test_tasks_follow_from_what_is_wanted_alone() -> None:
     wanted = variants(["toma"], [0.5])
     batches = tasks(["a fox", "a cat", "a fox"], [0, 1, 1], wanted, batch=3)
     assert batches == tasks(["a fox", "a cat"], [0, 1], wanted, batch=3)
     assert [len(batch) for batch in batches] == [3, 3, 1, 1]
-    assert [batch[0].variant.method for batch in batches] == ["baseline", "toma"] * 2
-    keys = [question.key for batch in batches for question in batch]
+    assert [batch[0].variant.name for batch in batches] == ["baseline", "toma"] * 2
+    keys = [task.key for batch in batches for task in batch]
     assert len(set(keys)) == len(keys) == 8
 
 
-def test_a_negative_prompt_makes_another_question() -> None:
+def test_a_negative_prompt_makes_another_task() -> None:
     plain, barred = tasks([Prompt("a fox"), Prompt("a fox", "snow")], [0], [Variant()])
     assert plain[0].key != barred[0].key
 
@@ -99,7 +102,8 @@ def test_a_negative_prompt_makes_another_question() -> None:
 # ---------------------------------------------------------------------------------------------- how to generate
 def test_a_seed_gives_its_image_whatever_was_generated_before(tiny: Tiny) -> None:
     first = generate_image(tiny.pipe, "a fox", 3, CALL)
-    merged = generate_image(tiny.pipe, "a fox", 3, CALL, ToMA(0.5))
+    with Variant.named("toma", 0.5).on(tiny.pipe):
+        merged = generate_image(tiny.pipe, "a fox", 3, CALL)
     other = generate_image(tiny.pipe, "a fox", 4, CALL)
     assert np.array_equal(pixels(first), pixels(generate_image(tiny.pipe, "a fox", 3, CALL)))
     assert not np.array_equal(pixels(first), pixels(merged))
@@ -113,8 +117,8 @@ def test_a_negative_prompt_counts(tiny: Tiny) -> None:
 
 def test_merging_comes_off_when_generating_fails(tiny: Tiny) -> None:
     before = {name: module.forward for name, module in tiny.pipe.unet.named_modules()}
-    with pytest.raises(Exception, match="divisible"):
-        generate_image(tiny.pipe, "a fox", 0, {**CALL, "height": 63}, ToMA(0.5))
+    with pytest.raises(Exception, match="divisible"), Variant.named("toma", 0.5).on(tiny.pipe):
+        generate_image(tiny.pipe, "a fox", 0, {**CALL, "height": 63})
     assert {name: module.forward for name, module in tiny.pipe.unet.named_modules()} == before
 
 
@@ -128,7 +132,7 @@ def test_a_call_is_completed_and_checked(tiny: Tiny) -> None:
 
 def test_a_method_that_does_not_fit_is_refused_before_the_first_image() -> None:
     with pytest.raises(UnsupportedModelError, match="ToDo does not work on"):
-        generate.require_supported(build("wan").pipe, variants(["toma", "todo"], [0.5]))
+        require_supported(build("wan").pipe, variants(["toma", "todo"], [0.5]))
 
 
 def test_a_pipeline_of_videos_is_refused() -> None:
@@ -137,7 +141,7 @@ def test_a_pipeline_of_videos_is_refused() -> None:
         generate_image(tiny.pipe, "a fox", 0, {**tiny.settings, "num_inference_steps": 1})
 
 
-# ---------------------------------------------------------------------------------------------- answer
+# ---------------------------------------------------------------------------------------------- run
 def test_an_image_says_how_to_generate_it_again(tiny: Tiny, tmp_path: Path) -> None:
     run = begin(tmp_path)
     about = models.describe("tiny", tiny.pipe)
@@ -146,9 +150,9 @@ def test_an_image_says_how_to_generate_it_again(tiny: Tiny, tmp_path: Path) -> N
         note = note_of(run.image_path(key))
         prompts = [Prompt(text, negative) for text, negative, _ in note["together"]]
         seeds = [seed for *_, seed in note["together"]]
-        again, _ = generate_batch(
-            tiny.pipe, prompts, seeds, note["call"], Variant(note["method"], note["ratio"]).made()
-        )
+        merges = note["method"] != "baseline"
+        with Variant.named(note["method"], note["ratio"]).on(tiny.pipe) if merges else nullcontext():
+            again, _ = generate_batch(tiny.pipe, prompts, seeds, note["call"])
         place = [prompt.text for prompt in prompts].index(note["prompt"])
         assert np.array_equal(pixels(again[place]), pixels(run.image(key)))
         assert note["pipeline"] == "StableDiffusionXLPipeline"
@@ -205,14 +209,14 @@ def test_a_batch_that_fails_is_reported_and_the_rest_goes_on(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, batches = begin(tmp_path), tasks(["a fox", "a cat"], [0], variants(["toma-paper"], [0.5]))
-    real = generate.generate_batch
+    real = tasks_module.generate_batch
 
-    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any, made: Any = None) -> Any:
+    def breaks(pipe: Any, prompts: Any, seeds: Any, call: Any) -> Any:
         if MARK in pipe.unet.__dict__ and prompts[0].text == "a fox":
             raise torch.linalg.LinAlgError("did not converge")
-        return real(pipe, prompts, seeds, call, made)
+        return real(pipe, prompts, seeds, call)
 
-    monkeypatch.setattr(generate, "generate_batch", breaks)
+    monkeypatch.setattr(tasks_module, "generate_batch", breaks)
     failures = ProcessGroup(cpu=True).run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
     assert failures.lines == ["toma-paper 50%, 'a fox', seed 0 failed: did not converge"]
     assert len(run.samples()) == 3
@@ -246,7 +250,7 @@ def assert_equal_runs(one: Run, other: Run) -> None:
     assert {path.name for path in one.images.iterdir()} == {path.name for path in other.images.iterdir()}
 
 
-def forked(pipe: Any, folder: Path, batches: list[generate.Batch]) -> int:
+def forked(pipe: Any, folder: Path, batches: list[tasks_module.Batch]) -> int:
     """A child that goes on with the run; its process id."""
     child = os.fork()
     if child:
@@ -257,7 +261,7 @@ def forked(pipe: Any, folder: Path, batches: list[generate.Batch]) -> int:
         os._exit(0)
 
 
-def killed_at_work(pipe: Any, folder: Path, batches: list[generate.Batch], after: float) -> bool:
+def killed_at_work(pipe: Any, folder: Path, batches: list[tasks_module.Batch], after: float) -> bool:
     """Go on with a run, and kill that after so many seconds; whether it was still at work."""
     child = forked(pipe, folder, batches)
     time.sleep(after)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests import tiny
-from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.evaluation.runs.journal import Journal, kept
 from tomadiff.evaluation.runs.prompts import Prompt
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing import latency, merge_speed
 from tomadiff.evaluation.timing.workloads import WholeImage
 from tomadiff.evaluation.tune import search
-from tomadiff.evaluation.tune.trials import Candidate, Trials
+from tomadiff.evaluation.tune.trials import Trials
 from tomadiff.methods.toma import ToMA
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.reading import NUMBER, FileError
@@ -120,7 +120,7 @@ def workload() -> WholeImage:
 def test_timing_goes_on_with_the_round_it_was_in(
     workload: WholeImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field, calls, real = [Variant(), Variant("toma", 0.5)], list[int](), latency._timed
+    field, calls, real = [Variant(), Variant.named("toma", 0.5)], list[int](), latency._timed
     with monkeypatch.context() as patched:
         patched.setattr(latency, "_timed", stopping(real, 3))
         with pytest.raises(StopError):
@@ -155,7 +155,7 @@ def test_a_search_goes_on_with_the_setting_it_was_at(tmp_path: Path, monkeypatch
     one.pipe.set_progress_bar_config(disable=True)
     call = {**one.settings, "num_inference_steps": 1}
     pairs = [(Prompt("a fox"), 0), (Prompt("an owl"), 0)]
-    tried = [Candidate.of("ours", ToMA(ratio), Schedule(1, 1)) for ratio in (0.3, 0.4, 0.5, 0.6)]
+    tried = [Variant.of("ours", ToMA(ratio), Schedule(1, 1)) for ratio in (0.3, 0.4, 0.5, 0.6)]
     monkeypatch.setattr(search, "dry_run", lambda *_: None)  # counting costs takes longer than generating here
     monkeypatch.setattr(search, "affordable", lambda *_: [(one, 0.5) for one in tried])
 

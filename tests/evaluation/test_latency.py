@@ -9,7 +9,7 @@ import torch
 from tests import tiny
 from tests.evaluation.synthetic_runs import thin_sd15
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing import latency
 from tomadiff.evaluation.timing.architectures import build, inputs
 from tomadiff.evaluation.timing.latency import Measurement, contenders, measure, seconds_of
@@ -100,6 +100,6 @@ def test_a_method_that_cannot_work_is_left_out_with_a_reason() -> None:
     flux = tiny.build("flux")
     workload = WholeImage(flux.pipe, "tiny", flux.settings)
     field, refused = contenders(["toma", "tomesd"], [0.25, 0.5], workload)
-    kept = {variant.method for variant in field}
+    kept = {variant.entry for variant in field}
     assert Variant() in field
     assert all(method in kept or any(line.startswith(method) for line in refused) for method in ("toma", "tomesd"))

@@ -16,14 +16,14 @@ from tomadiff.evaluation.paper.page import page
 from tomadiff.evaluation.paper.text import markdown
 from tomadiff.evaluation.paper.work import folder_of, variants_of
 from tomadiff.evaluation.report.report import Figure, LoadedRun, load_runs
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing.merge_speed import PACKAGE, Timing
 
-HALF, MOST = Variant("toma", 0.5), Variant("toma", 0.75)
+HALF, MOST = Variant.named("toma", 0.5), Variant.named("toma", 0.75)
 EXPERIMENT = Experiment(
     1,
     "a question",
-    (Variant(), HALF, MOST, Variant("todo", 0.75)),
+    (Variant(), HALF, MOST, Variant.named("todo", 0.75)),
     (
         Claim(f"more is faster {NASTY}", (Faster(MOST, HALF),)),
         Claim("default", (Faster(HALF, Variant()),), about_default=True),
@@ -53,7 +53,7 @@ def test_a_table_of_images_has_the_rows_that_were_generated(loaded: LoadedRun) -
 
 
 def test_a_figure_needs_all_of_its_columns(loaded: LoadedRun) -> None:
-    assert grid_of(Grid(1, "", (HALF, Variant("todo", 0.75))), loaded) is None
+    assert grid_of(Grid(1, "", (HALF, Variant.named("todo", 0.75))), loaded) is None
     image = grid_of(Grid(1, "", (Variant(), HALF, MOST)), loaded)
     assert image is not None
     assert image.width > 3 * 100
@@ -61,7 +61,7 @@ def test_a_figure_needs_all_of_its_columns(loaded: LoadedRun) -> None:
 
 def measured(variant: Variant, seconds: float) -> dict[str, Any]:
     times = {"seconds": [seconds] * 9, "seconds_min": seconds, "seconds_median": seconds, "speed_up": 2 / seconds}
-    return {"method": variant.method, "title": variant.method, "ratio": variant.ratio, "flops": 1e12, **times}
+    return {"method": variant.name, "title": variant.name, "ratio": variant.ratio, "flops": 1e12, **times}
 
 
 def test_a_table_of_times_leaves_quality_untested() -> None:

@@ -14,10 +14,10 @@ from tests import tiny
 from tomadiff import Forecast, ToMA, embedded
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.runs.dry_run import DryRun, dry_run
-from tomadiff.evaluation.runs.generate import Task, Variant
 from tomadiff.evaluation.runs.prompts import emoji_prompts
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.tune import search
-from tomadiff.evaluation.tune.trials import Candidate, Trials
+from tomadiff.evaluation.tune.trials import Trials
 from tomadiff.families.registry import family_of
 from tomadiff.presets import Preset
 
@@ -38,7 +38,7 @@ def call() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def counted(pipe: Any, call: dict[str, Any]) -> DryRun:
-    return dry_run(pipe, Task(Variant(), *PAIRS[0]), call)
+    return dry_run(pipe, *PAIRS[0], call)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Fake:
     broken: set[str]
     computed: dict[str, float] = field(default_factory=dict)
 
-    def compare(self, pairs: Any, candidate: Candidate) -> list[dict[str, float]]:
+    def compare(self, pairs: Any, candidate: Variant) -> list[dict[str, float]]:
         if candidate.name in self.broken:
             raise torch.linalg.LinAlgError("did not converge")
         return [{"mse": self.errors[candidate.name], "computed": self.computed.get(candidate.name, 1)} for _ in pairs]
@@ -59,7 +59,7 @@ class Fake:
 def test_a_setting_that_fails_is_out_and_the_search_goes_on(
     broken: set[str], left: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    field = [(Candidate.of(name, ToMA.paper(ratio)), 0.5) for name, ratio in (("a", 0.25), ("b", 0.5), ("c", 0.75))]
+    field = [(Variant.of(name, ToMA.paper(ratio)), 0.5) for name, ratio in (("a", 0.25), ("b", 0.5), ("c", 0.75))]
     fake = Fake({"a 0.25": 1.0, "b 0.50": 3.0, "c 0.75": 2.0}, broken)
     monkeypatch.setattr(search, "dry_run", lambda *_: None)
     monkeypatch.setattr(search, "affordable", lambda *_: list(field))
@@ -134,9 +134,9 @@ def test_steps_may_be_forecast_and_the_preset_says_which() -> None:
 
 def test_what_a_tolerance_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that computes more steps than the budget allows is out, and the cost of the others is what was seen."""
-    plain = Candidate.of("default", ToMA(0.5))
+    plain = Variant.of("default", ToMA(0.5))
     first, second = (
-        replace(Candidate.of(f"forecast, {tolerance},", ToMA(0.0)), forecast=Forecast(tolerance))
+        replace(Variant.of(f"forecast, {tolerance},", ToMA(0.0)), forecast=Forecast(tolerance))
         for tolerance in (0.05, 0.1)
     )
     fake = Fake({plain.name: 9.0, first.name: 1.0, second.name: 2.0}, set(), {first.name: 0.8, second.name: 0.55})
@@ -167,7 +167,7 @@ def test_levels_are_counted_off_the_model(family: str, levels: int) -> None:
 
 
 def found(name: str, cost: float, error: float) -> search.Finding:
-    return search.Finding(Candidate.of(name, ToMA(0.5)), cost, error, 2)
+    return search.Finding(Variant.of(name, ToMA(0.5)), cost, error, 2)
 
 
 def test_the_front_leaves_out_what_costs_more_and_is_no_nearer() -> None:

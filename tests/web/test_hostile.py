@@ -17,7 +17,7 @@ import pytest
 from tests import tiny
 from tests.web.hostile import API, Page, Request, ask, reachable, send
 from tests.web.watched import resident, watched
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.web import security
 from tomadiff.web.request import ImageRequest, ImageSettings
 from tomadiff.web.security import LARGEST_BODY, Fence
@@ -38,7 +38,7 @@ def model() -> Model:
 def page(model: Model) -> Iterator[Page]:
     session = Session([model])
     session.compare(
-        ImageRequest(ImageSettings("tiny", "a fox", 0, 1, 64, 64), Variant("toma", 0.5))
+        ImageRequest(ImageSettings("tiny", "a fox", 0, 1, 64, 64), Variant.named("toma", 0.5))
     )  # imports all it needs
     blocks, address = serve(session)
     yield Page.at(address)

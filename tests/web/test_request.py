@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.web.request import FIELDS, Canvas, ImageRequest, ImageSettings, read
 
 CANVAS = Canvas(128, 128)
@@ -16,7 +16,7 @@ GOOD: dict[str, Any] = {
 
 def test_good_values_become_a_request() -> None:
     request = read(GOOD, CANVAS)
-    assert request == ImageRequest(ImageSettings("emoji-sdxl", "a fox", 7, 20, 128, 64), Variant("toma", 0.5))
+    assert request == ImageRequest(ImageSettings("emoji-sdxl", "a fox", 7, 20, 128, 64), Variant.named("toma", 0.5))
     assert isinstance(request, ImageRequest)
     assert isinstance(request.settings.steps, int)  # browsers send 20.0, and pipelines refuse it
 
@@ -62,7 +62,7 @@ def test_a_forecast_is_another_request() -> None:
     plain, forecast = read(GOOD, CANVAS), read({**GOOD, "forecast": 0.1}, CANVAS)
     assert isinstance(plain, ImageRequest)
     assert isinstance(forecast, ImageRequest)
-    assert (plain.variant.forecast, forecast.variant.forecast) == (0.0, 0.1)
+    assert (plain.variant.tolerance, forecast.variant.tolerance) == (0.0, 0.1)
     assert plain != forecast
 
 

@@ -13,17 +13,17 @@ from tomadiff import embedded
 from tomadiff.engine.model import MARK
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.web.progress import Stopped
 from tomadiff.web.request import ImageRequest, ImageSettings
 from tomadiff.web.session import Model, Session
 
 SETTINGS = ImageSettings("tiny", "a fox", seed=3, steps=3, width=64, height=64)
-REQUEST = ImageRequest(SETTINGS, Variant("toma", 0.5))
+REQUEST = ImageRequest(SETTINGS, Variant.named("toma", 0.5))
 
 
 def at(ratio: float, method: str = "toma", **changes: Any) -> ImageRequest:
-    return ImageRequest(replace(SETTINGS, **changes), Variant(method, ratio))
+    return ImageRequest(replace(SETTINGS, **changes), Variant.named(method, ratio))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_the_canvas_is_what_the_pipeline_was_made_for(family: str) -> None:
 def test_three_lines_of_python_generate_the_very_image_of_the_page() -> None:
     model = Model("emoji-sdxl", models.load("emoji-sdxl", "cpu"))
     request = ImageRequest(
-        ImageSettings("emoji-sdxl", "a fox on a blue background", 5, 2, 64, 96), Variant("toma-stripe", 0.5)
+        ImageSettings("emoji-sdxl", "a fox on a blue background", 5, 2, 64, 96), Variant.named("toma-stripe", 0.5)
     )
     shown = Session([model]).compare(request).after.image
     namespace: dict[str, Any] = {}

@@ -136,7 +136,7 @@ def _measured(
     journal: Journal,
     failures: Failures,
 ) -> list[Measurement]:
-    from tomadiff.evaluation.runs.generate import bar
+    from tomadiff.evaluation.runs.tasks import bar
     from tomadiff.evaluation.timing.latency import contenders, measure
 
     field, refused = contenders(methods, ratios, workload, forecasts)

@@ -100,8 +100,9 @@ def _generated(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompt
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.dry_run import meter
     from tomadiff.evaluation.runs.environment import environment
-    from tomadiff.evaluation.runs.generate import bar, run_tasks, tasks, variants
     from tomadiff.evaluation.runs.record import Run
+    from tomadiff.evaluation.runs.tasks import bar, run_tasks, tasks
+    from tomadiff.evaluation.runs.variants import variants
 
     if (folder / "run.json").is_file():
         shutil.rmtree(folder)
@@ -109,7 +110,7 @@ def _generated(pipe: Any, model: str, call: dict[str, Any], folder: Path, prompt
     run = Run.begin(folder, {**about, "call": call}, environment(about["device"], about["dtype"]))
     batches = tasks(prompts, [seed], variants(["toma"], RATIOS))
     with bar(len(batches)) as advance:
-        run_tasks(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0], call))
+        run_tasks(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0].prompt, seed, call))
     measure(run, networks={})
     return run
 
@@ -131,15 +132,15 @@ def _grid(run: Run, prompts: Sequence[str], seed: int) -> Image.Image:
 def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> Image.Image:
     """Generate one prompt again at every ratio, this time keeping the plans."""
     from tomadiff.evaluation.report.overlay import MergedImage, merge_overlay
+    from tomadiff.evaluation.runs.generate import generate_image
     from tomadiff.evaluation.runs.record import sample_key
-    from tomadiff.methods.registry import named
-    from tomadiff.patch import apply
+    from tomadiff.evaluation.runs.variants import Variant
 
     generated = []
     for ratio in RATIOS:
-        method, schedule = named("toma", ratio)
-        with apply(pipe, method, schedule=schedule, guard=False) as patch:
-            image = pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed), **call).images[0]
+        with Variant.named("toma", ratio).on(pipe) as patch:
+            image = generate_image(pipe, prompt, seed, call)
+            assert patch is not None
             plan = next(iter(patch.plans().values()))
         generated.append(MergedImage(image, plan, f"{ratio:.0%} merged"))
     return merge_overlay(run.image(sample_key("baseline", 0.0, prompt, seed)), generated)

@@ -16,11 +16,11 @@ from tomadiff.utils.writing import require_folder
 
 if TYPE_CHECKING:
     from tomadiff.evaluation.runs.failures import Failures
-    from tomadiff.evaluation.runs.generate import Variant
     from tomadiff.evaluation.runs.processes import ProcessGroup
     from tomadiff.evaluation.runs.prompts import Prompt
     from tomadiff.evaluation.runs.protocol import Protocol
     from tomadiff.evaluation.runs.record import Run
+    from tomadiff.evaluation.runs.variants import Variant
 
 
 def evaluate(
@@ -102,14 +102,14 @@ class Wanted:
 
     def variants(self) -> list[Variant]:
         """All that is compared."""
-        from tomadiff.evaluation.runs.generate import variants
+        from tomadiff.evaluation.runs.variants import variants
 
         return variants(self.chosen.methods, self.chosen.ratios, self.forecasts)
 
     def check(self, allow_pickle: bool) -> None:
         """Raise for what cannot work before anything is loaded or launched."""
-        from tomadiff.evaluation.runs.generate import tasks
         from tomadiff.evaluation.runs.models import require_model
+        from tomadiff.evaluation.runs.tasks import tasks
 
         tasks(self.prompts(), range(self.chosen.seeds), self.variants())
         require_model(self.model, allow_pickle)
@@ -136,7 +136,9 @@ def _generate(
 ) -> tuple[Run, Failures]:
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.environment import environment
-    from tomadiff.evaluation.runs.generate import call_of, require_supported, tasks
+    from tomadiff.evaluation.runs.generate import call_of
+    from tomadiff.evaluation.runs.tasks import tasks
+    from tomadiff.evaluation.runs.variants import require_supported
 
     chosen, prompts = wanted.chosen, wanted.prompts()
     variants = wanted.variants()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,8 +56,9 @@ def generate(
 
     Images that are in the folder already are not generated again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.runs.generate import Variant, tasks, variants, within
     from tomadiff.evaluation.runs.prompts import Prompt
+    from tomadiff.evaluation.runs.tasks import tasks
+    from tomadiff.evaluation.runs.variants import Variant, variants, within
 
     budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
     wanted = variants([method], [0.5 if ratio is None else ratio], [tolerance])
@@ -71,7 +71,7 @@ def generate(
     )
     if budget is not None:
         chosen = within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))
-        wanted = [Variant(), replace(chosen, forecast=tolerance)]
+        wanted = [Variant(), chosen.forecasting(tolerance)]
     chosen_variants = wanted if compare or len(wanted) == 1 else wanted[1:]
     batches = tasks(prompts, range(seed, seed + seeds), chosen_variants, batch)
     run = _generated(pipe, out, call, about, batches, chosen_variants, shown=not as_json)
@@ -92,8 +92,9 @@ def _generated(
     pipe: Any, out: Path, call: dict[str, Any], about: dict[str, str], batches: Any, wanted: Any, shown: bool
 ) -> Run:
     from tomadiff.evaluation.runs.environment import environment
-    from tomadiff.evaluation.runs.generate import bar, require_supported, run_tasks
     from tomadiff.evaluation.runs.record import Run
+    from tomadiff.evaluation.runs.tasks import bar, run_tasks
+    from tomadiff.evaluation.runs.variants import require_supported
 
     require_supported(pipe, wanted)
     # Only what an image's name does not say: other prompts, seeds and methods may join the folder.

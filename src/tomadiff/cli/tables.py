@@ -17,7 +17,7 @@ _ARROWS = {"higher": "↑", "lower": "↓"}
 
 def show(results: Results, folder: Path, page: Path) -> None:
     """Print the table, what could not be measured and why, and where everything is."""
-    from tomadiff.evaluation.runs.generate import UNGUARDED
+    from tomadiff.evaluation.runs.variants import UNGUARDED
 
     console = Console()
     console.print(table_of(results))

@@ -284,5 +284,5 @@ def _places(maps: Maps) -> list[tuple[str, str]]:
 def _curve(shots: list[Compared]) -> str:
     first, request = shots[0].before, shots[0].request
     points = [Shot(one.after.image, one.request.variant.ratio, one.after.seconds, one.metrics) for one in shots]
-    title = CATALOGUE[request.variant.method].title
+    title = CATALOGUE[request.variant.entry].title
     return curves(title, Shot(first.image, 0.0, first.seconds, {}), points)

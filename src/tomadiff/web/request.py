@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tomadiff.errors import SettingError
-from tomadiff.evaluation.runs.generate import Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.methods.registry import named
 from tomadiff.steps.forecast import Forecast
 
@@ -75,9 +75,8 @@ def read(given: Mapping[str, Any], canvas: Canvas) -> ImageRequest | dict[str, s
         return wrong
     sizes = {name: int(given[name]) for name in ("seed", "steps", "width", "height")}
     settings = ImageSettings(given["model"], given["prompt"].strip(), **sizes)
-    # A method with a ratio of its own is the same image wherever the slider stands.
-    ratio = named(given["method"], given["ratio"])[0].ratio
-    return ImageRequest(settings, Variant(given["method"], ratio, forecast=float(given.get("forecast", 0.0))))
+    variant = Variant.named(given["method"], given["ratio"]).forecasting(float(given.get("forecast", 0.0)))
+    return ImageRequest(settings, variant)
 
 
 def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]:

@@ -15,18 +15,8 @@ from PIL import Image
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.metrics.features import AnyNetwork, NetworkUnavailable, at_hand, openers
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.generate import (
-    Task,
-    Variant,
-    as_prompt,
-    call_of,
-    generate_batch,
-    patched,
-    require_supported,
-    variants,
-    warm_up,
-)
-from tomadiff.methods.registry import named
+from tomadiff.evaluation.runs.generate import as_prompt, call_of, generate_batch, warm_up
+from tomadiff.evaluation.runs.variants import require_supported, variants
 from tomadiff.patch import Patch
 from tomadiff.web.cache import LruCache
 from tomadiff.web.maps import Looker, Maps
@@ -103,7 +93,7 @@ class Model:
         """One image, on the model as it is: patched, or not."""
         if not self._warm:
             progress.begin("warming up")
-            warm_up(self.pipe, (Task(Variant(), as_prompt(settings.prompt), settings.seed),), self.call(settings))
+            warm_up(self.pipe, [as_prompt(settings.prompt)], [settings.seed], self.call(settings))
             self._warm = True
         progress.begin("merged" if patch else "unmerged")
         looker = Looker()
@@ -115,9 +105,11 @@ class Model:
 
     def python(self, request: ImageRequest) -> str:
         """The lines that generate the merged image."""
-        made, settings = named(request.variant.method, request.variant.ratio), request.settings
+        variant, settings = request.variant, request.settings
+        assert variant.method is not None
         source = origin(self.name, models.describe(self.name, self.pipe), self.embedded)
-        return three_lines(source, *made, settings.prompt, settings.seed, self.call(settings), request.variant.forecast)
+        given = settings.prompt, settings.seed, self.call(settings)
+        return three_lines(source, variant.method, variant.schedule, *given, variant.tolerance)
 
 
 def _sample_size(pipe: Any) -> tuple[int, int]:
@@ -155,9 +147,8 @@ class Session:
             before = self._unmerged.get(settings)
             progress = Progress(settings.steps * (1 if before else 2), tell, stop or Event())
             unmerged = before or self._unmerged.put(settings, model.generate(settings, progress))
-            made = named(request.variant.method, request.variant.ratio)
             # Unguarded: small models are quicker without merging, and people come here to see it.
-            with patched(model.pipe, made, request.variant.forecast) as patch:
+            with request.variant.on(model.pipe) as patch:
                 after = model.generate(settings, progress, patch)
         metrics = apart(unmerged.image, after.image, self._at_hand(model))
         return self._merged.put(request, Compared(request, unmerged, after, metrics, before is not None))
@@ -169,7 +160,7 @@ class Session:
 
         A method with a ratio of its own (ToDo) gives one image.
         """
-        for variant in variants([request.variant.method], list(ratios), [request.variant.forecast])[1:]:
+        for variant in variants([request.variant.entry], list(ratios), [request.variant.tolerance])[1:]:
             other = replace(request, variant=variant)
             yield self.cached(other) or self.compare(other, tell, stop)
 

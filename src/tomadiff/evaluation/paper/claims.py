@@ -16,7 +16,7 @@ from typing import Protocol
 from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.metrics.table import Metric, metric
 from tomadiff.evaluation.report.report import title_of
-from tomadiff.evaluation.runs.generate import BASELINE, Variant
+from tomadiff.evaluation.runs.variants import Variant
 
 ENOUGH = 8  # samples; intervals of fewer look narrower than they are
 
@@ -221,8 +221,8 @@ def _part(apart: Interval, score: Interval) -> str:
 
 
 def _name(variant: Variant) -> str:
-    title = title_of(variant.method)
-    return title if variant.method == BASELINE else f"{title} {variant.ratio:.0%}"
+    title = title_of(variant.name)
+    return title if variant.method is None else f"{title} {variant.ratio:.0%}"
 
 
 def _missing(kind: str) -> Finding:

@@ -9,8 +9,8 @@ import torch
 from tomadiff.evaluation.metrics.samples import Group, difference, grouped, matched, resampled
 from tomadiff.evaluation.metrics.statistics import Interval, ratio_interval
 from tomadiff.evaluation.metrics.table import Results
-from tomadiff.evaluation.runs.generate import Variant
 from tomadiff.evaluation.runs.record import Run, RunError
+from tomadiff.evaluation.runs.variants import Variant
 
 KINDS = {"mse": ("mse",), "dino": ("dino", "judge"), "clip": ("clip_t", "judge_t")}
 """What the paper names, and what may stand for it, in order: emoji-judge reads emoji, where CLIP and DINO were trained
@@ -29,19 +29,19 @@ class MeasuredRun:
 
     def value(self, name: str, one: Variant) -> Interval | None:
         """See :class:`tomadiff.evaluation.paper.claims.Evidence`."""
-        rows = [row for row in self.results.rows if (row.method, row.ratio) == _group(one)]
+        rows = [row for row in self.results.rows if (row.method, row.ratio) == one.group]
         return rows[0].metrics.get(name) if rows else None
 
     def difference(self, name: str, one: Variant, other: Variant) -> Interval | None:
         """See :class:`tomadiff.evaluation.paper.claims.Evidence`."""
         try:
-            return difference(self.run, name, _group(one), _group(other))
+            return difference(self.run, name, one.group, other.group)
         except RunError:  # one of them was not generated, or not measured
             return None
 
     def speed_up(self, one: Variant, other: Variant) -> Interval | None:
         """See :class:`tomadiff.evaluation.paper.claims.Evidence`."""
-        pairs = matched(self.groups.get(_group(one), {}), self.groups.get(_group(other), {}))
+        pairs = matched(self.groups.get(one.group, {}), self.groups.get(other.group, {}))
         timed = [pair for pair in pairs if min(sample.seconds for sample in pair) > 0]
         if not timed:
             return None
@@ -50,9 +50,9 @@ class MeasuredRun:
 
 
 class Timed:
-    """Seconds of interleaved rounds, by variant; no images."""
+    """Seconds of interleaved rounds, by name and ratio of variants; no images."""
 
-    def __init__(self, seconds: Mapping[Variant, Sequence[float]]) -> None:
+    def __init__(self, seconds: Mapping[Group, Sequence[float]]) -> None:
         self.seconds = seconds
 
     def metric(self, kind: str) -> str | None:  # noqa: ARG002 - none of them
@@ -69,7 +69,7 @@ class Timed:
 
     def speed_up(self, one: Variant, other: Variant) -> Interval | None:
         """See :class:`tomadiff.evaluation.paper.claims.Evidence`; rounds are compared with themselves."""
-        both = [self.seconds.get(variant) for variant in (one, other)]
+        both = [self.seconds.get(variant.group) for variant in (one, other)]
         if None in both:
             return None
         return ratio_interval(torch.tensor(list(_quotients(*filter(None, both)))))
@@ -77,7 +77,3 @@ class Timed:
 
 def _quotients(own: Iterable[float], others: Iterable[float]) -> Iterable[float]:
     return (theirs / mine for mine, theirs in zip(own, others, strict=True))
-
-
-def _group(variant: Variant) -> Group:
-    return variant.method, variant.ratio

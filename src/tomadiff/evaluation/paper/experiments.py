@@ -14,7 +14,7 @@ from typing import Literal
 
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.paper.claims import Alike, Below, Better, Check, Claim, Faster, NearlyAsFast
-from tomadiff.evaluation.runs.generate import BASELINE, Variant, variants
+from tomadiff.evaluation.runs.variants import BASELINE, Variant, variants
 
 RATIOS = (0.25, 0.5, 0.75)
 HALF = (0.5,)
@@ -62,7 +62,7 @@ def _every(*methods: str, ratios: Sequence[float] = RATIOS) -> tuple[Variant, ..
 
 
 def _at(method: str, ratio: float) -> Variant:
-    return Variant() if method == BASELINE else Variant(method, ratio)
+    return Variant() if method == BASELINE else Variant.named(method, ratio)
 
 
 def _better(
@@ -126,7 +126,7 @@ QUALITY = Experiment(
         Claim("tile takes more time than stripe, for it reorders tokens", _faster(["paper-stripe"], ["paper-tile"])),
         Claim(
             f"the DINO distance to the original stays below {DRIFT} with half of the tokens",
-            tuple(Below(Variant(name, 0.5), "dino", DRIFT) for name in _MAIN),
+            tuple(Below(_at(name, 0.5), "dino", DRIFT) for name in _MAIN),
         ),
         Claim(
             "with half of the tokens, images fit their prompts as well as the original's (here: CLIP within 2 %)",
@@ -171,7 +171,7 @@ BASELINES = Experiment(
         Grid(
             7,
             "the original, ToMA, ToDo and ToMeSD",
-            (Variant(), Variant("paper-whole", 0.5), Variant("todo", 0.75), Variant("tomesd-all", 0.5)),
+            (_at(BASELINE, 0.0), _at("paper-whole", 0.5), _at("todo", 0.75), _at("tomesd-all", 0.5)),
         ),
     ),
     curves=True,

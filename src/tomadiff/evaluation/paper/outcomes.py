@@ -18,7 +18,7 @@ from tomadiff.evaluation.paper.evidence import KINDS, MeasuredRun, Timed
 from tomadiff.evaluation.paper.experiments import MERGE_SPEED, Experiment, Grid
 from tomadiff.evaluation.report.overlay import image_grid
 from tomadiff.evaluation.report.report import HEADINGS, LoadedRun, cells, columns, heading, title_of
-from tomadiff.evaluation.runs.generate import BASELINE, Variant
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing.merge_speed import Comparison, Timing, compare
 
 SHOWN = 4  # prompts in a grid of images
@@ -82,8 +82,8 @@ def _plain(*values: str) -> tuple[Cell, ...]:
 
 def only(loaded: LoadedRun, wanted: Sequence[Variant]) -> LoadedRun:
     """A run as if nothing else had been generated; rows in the order of ``wanted``."""
-    rows = {Variant(row.method, row.ratio): row for row in loaded.results.rows}
-    kept = tuple(rows[variant] for variant in wanted if variant in rows)
+    rows = {(row.method, row.ratio): row for row in loaded.results.rows}
+    kept = tuple(rows[variant.group] for variant in wanted if variant.group in rows)
     return replace(loaded, results=replace(loaded.results, rows=kept))
 
 
@@ -114,7 +114,7 @@ def paper_metrics(loaded: LoadedRun) -> list[str]:
 def grid_of(grid: Grid, loaded: LoadedRun) -> Image.Image | None:
     """One of the paper's figures of images, or ``None`` if no prompt has all of its columns."""
     groups = grouped(loaded.run)
-    own = [groups.get((variant.method, variant.ratio), {}) for variant in grid.columns]
+    own = [groups.get(variant.group, {}) for variant in grid.columns]
     shared = [pair_key for pair_key in own[0] if all(pair_key in group for group in own)][:SHOWN]
     if not shared:
         return None
@@ -128,15 +128,15 @@ def grid_of(grid: Grid, loaded: LoadedRun) -> Image.Image | None:
 
 def _head(variant: Variant) -> str:
     """Short enough for a column of an image."""
-    title = title_of(variant.method).removesuffix(" (paper)").partition(",")[0].partition(" (")[0]
-    return "original" if variant.method == BASELINE else f"{title} {variant.ratio:.0%}"
+    title = title_of(variant.name).removesuffix(" (paper)").partition(",")[0].partition(" (")[0]
+    return "original" if variant.method is None else f"{title} {variant.ratio:.0%}"
 
 
 # ---------------------------------------------------------------------------------------------- times alone
 def timed_outcome(experiment: Experiment, model: str, rows: Rows, notes: Sequence[str] = ()) -> Outcome:
     """A table out of the rows of :class:`tomadiff.evaluation.timing.latency.Measurement`; quality stays open."""
-    own = {Variant(row["method"], row["ratio"]): row for row in rows}
-    kept = [own[variant] for variant in experiment.variants if variant in own]
+    own = {(row["method"], row["ratio"]): row for row in rows}
+    kept = [own[variant.group] for variant in experiment.variants if variant.group in own]
     shown = [
         _plain(
             row["title"],
@@ -149,7 +149,7 @@ def timed_outcome(experiment: Experiment, model: str, rows: Rows, notes: Sequenc
         for row in kept
     ]
     headings = ("method", "merged", "min s", "median s", "speed-up", "TFLOPs")
-    evidence = Timed({variant: tuple(row["seconds"]) for variant, row in own.items()})
+    evidence = Timed({group: tuple(row["seconds"]) for group, row in own.items()})
     return _outcome(experiment, model, headings, shown, evidence, notes)
 
 

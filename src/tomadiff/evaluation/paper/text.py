@@ -9,7 +9,7 @@ from tomadiff.evaluation.paper.claims import ENOUGH, Judged, Verdict, counts
 from tomadiff.evaluation.paper.outcomes import Outcome
 from tomadiff.evaluation.paper.published import PUBLISHED, SOURCE
 from tomadiff.evaluation.report.report import line, plain
-from tomadiff.evaluation.runs.generate import UNGUARDED
+from tomadiff.evaluation.runs.variants import UNGUARDED
 
 TITLE = "The paper's claims, on this model"
 MARKS = {Verdict.HOLDS: "✓", Verdict.OPEN: "?", Verdict.FAILS: "✗", Verdict.UNTESTED: "–"}

@@ -28,11 +28,13 @@ from tomadiff.evaluation.report.trade_off import trade_off
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.environment import environment
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Variant, bar, call_of, supported_variants, tasks
+from tomadiff.evaluation.runs.generate import call_of
 from tomadiff.evaluation.runs.journal import Journal, kept
 from tomadiff.evaluation.runs.processes import ProcessGroup
 from tomadiff.evaluation.runs.prompts import load_prompts
 from tomadiff.evaluation.runs.record import Run
+from tomadiff.evaluation.runs.tasks import bar, tasks
+from tomadiff.evaluation.runs.variants import Variant, supported_variants
 from tomadiff.evaluation.timing import merge_speed
 from tomadiff.evaluation.timing.latency import ROW as TIMED_ROW
 from tomadiff.evaluation.timing.latency import measure as time_all
@@ -173,7 +175,7 @@ class Work:
         self.outcomes += [timed_outcome(one, workload.title, rows, notes) for one in experiments]
 
     def _timed(self, path: Path, workload: Workload, wanted: Sequence[Variant]) -> Rows:
-        rounds, names = self.scale.rounds or ARCH_ROUNDS, [[one.method, one.ratio] for one in wanted]
+        rounds, names = self.scale.rounds or ARCH_ROUNDS, [list(one.group) for one in wanted]
         settings = {"model": workload.title, "batch": self.scale.batch, "rounds": rounds, "variants": names}
 
         def make(journal: Journal) -> Rows:

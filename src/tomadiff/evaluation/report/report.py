@@ -15,8 +15,8 @@ from tomadiff.evaluation.metrics.features import to_pixels
 from tomadiff.evaluation.metrics.samples import Group, Pair, PairKey, grouped, matched, resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, ratio_interval
 from tomadiff.evaluation.metrics.table import Results, Row, metric
-from tomadiff.evaluation.runs.generate import BASELINE, UNGUARDED
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
+from tomadiff.evaluation.runs.variants import BASELINE, UNGUARDED
 from tomadiff.methods.registry import CATALOGUE, PAPER, entry
 
 PSNR_CEILING = 100.0

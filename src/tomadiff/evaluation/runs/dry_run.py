@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused, due_at
-from tomadiff.evaluation.runs.generate import Call, Task, Variant, arguments_of
-from tomadiff.steps.forecast import Forecast
+from tomadiff.evaluation.runs.generate import Call, arguments_of
+from tomadiff.evaluation.runs.prompts import Prompt
+from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.methods.base import Method
 from tomadiff.engine.model import merges_nothing
 from tomadiff.steps.schedule import Due, Schedule
@@ -28,14 +29,6 @@ from tomadiff.steps.schedule import Due, Schedule
 Shapes = tuple[tuple[int, ...], ...]
 
 _REUSING = Schedule(1, 1, reuse_every=2)
-
-
-class Makes(Protocol):
-    """Whatever says how to merge; ``None`` means not at all."""
-
-    def made(self) -> tuple[Method, Schedule] | None:
-        """The method and its schedule."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,12 +47,12 @@ class DryRun:
     calls: tuple[Shapes, ...]
     steps: int
 
-    def flops(self, variant: Makes) -> float:
+    def flops(self, variant: Variant) -> float:
         """FLOPs of one image; a multiply-add is two."""
-        made = variant.made()
-        if made is None:
+        method = variant.method
+        if method is None:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
-        method, schedule = made[0], made[1].completed_by(made[0].schedule)
+        schedule = variant.schedule.completed_by(method.schedule)
         due = due_at(schedule, self.steps)
         plain, ratios = _in_plain_torch(method), Schedule(ratio_at_level=schedule.ratio_at_level)
         steps = [self._step(place) for place in range(len(self.calls))]
@@ -73,10 +66,10 @@ class DryRun:
             )
         )
 
-    def _computes(self, variant: Makes, step: int) -> bool:
+    def _computes(self, variant: Variant, step: int) -> bool:
         """Whether a fixed pattern of forecasts computes the step; others are known only when the image is generated."""
-        forecast = getattr(variant, "forecast", None)
-        return not isinstance(forecast, Forecast) or not forecast.is_fixed or forecast.computes(step, self.steps)
+        forecast = variant.forecast
+        return forecast is None or not forecast.is_fixed or forecast.computes(step, self.steps)
 
     def _kinds(self, shapes: Shapes, method: Method, ratios: Schedule) -> Mapping[Due, int]:
         """FLOPs by what is due."""
@@ -113,23 +106,24 @@ def _in_plain_torch(method: Method) -> Method:
     return replace(method, kernels="torch") if has else method  # type: ignore[call-arg]
 
 
-def meter(pipe: Any, task: Task, call: Call) -> Callable[[Variant], float]:
+def meter(pipe: Any, prompt: Prompt, seed: int, call: Call) -> Callable[[Variant], float]:
     """FLOPs of one image by variant; nothing is done before the first is asked for, and nothing twice.
 
     Args:
         pipe: the pipeline, unmerged.
-        task: what to run with; the same for all who share a run, for prompts may differ in length.
+        prompt: what to run with; the same for all processes of a run, for prompts may differ in length.
+        seed: of its noise.
         call: see :func:`tomadiff.evaluation.runs.generate.call_of`.
     """
-    counted = cache(lambda: dry_run(pipe, task, call))
+    counted = cache(lambda: dry_run(pipe, prompt, seed, call))
     return cache(lambda variant: counted().flops(variant))
 
 
-def dry_run(pipe: Any, task: Task, call: Call) -> DryRun:
+def dry_run(pipe: Any, prompt: Prompt, seed: int, call: Call) -> DryRun:
     """Go through the steps of one unmerged image."""
     model = models.denoiser(pipe)
     with _computing_once(model) as (inputs, calls):
-        pipe(**{**arguments_of(pipe, [task.prompt], [task.seed], call), "output_type": "latent"})
+        pipe(**{**arguments_of(pipe, [prompt], [seed], call), "output_type": "latent"})
     steps = call.get("num_inference_steps", len(calls))
     return DryRun(model, inputs, tuple(calls), steps)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Batch, Call, run_tasks, bar, unfinished
+from tomadiff.evaluation.runs.generate import Call
+from tomadiff.evaluation.runs.tasks import Batch, bar, run_tasks, unfinished
 from tomadiff.evaluation.runs.record import Run
 from tomadiff.evaluation.runs.dry_run import meter
 
@@ -72,8 +73,9 @@ class ProcessGroup:
         """
         mine, failures = self.share(batches, run), Failures()
         done, keys = run.samples(), [task.key for batch in mine for task in batch]
+        first = batches[0][0]
         with bar(len(keys), sum(key in done for key in keys), shown and self.leads and bool(mine)) as advance:
-            run_tasks(pipe, run, mine, call, about, advance, meter(pipe, batches[0][0], call), failures)
+            run_tasks(pipe, run, mine, call, about, advance, meter(pipe, first.prompt, first.seed, call), failures)
         self.wait()  # the first process measures what all of them generated
         return failures
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -19,9 +19,9 @@ from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluation.report.report import title_of
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Variant, patched, supported_variants, variants
 from tomadiff.evaluation.runs.journal import Journal
 from tomadiff.evaluation.runs.timer import now
+from tomadiff.evaluation.runs.variants import Variant, supported_variants, variants
 from tomadiff.evaluation.timing.workloads import Workload
 from tomadiff.patch import Patch
 from tomadiff.utils.reading import MEASURED, NUMBER, NUMBERS, OBJECTS, TEXT, FileError, Kind
@@ -184,12 +184,8 @@ def _order(count: int, turn: int) -> list[int]:
     return [(place + turn) % count for place in range(count)]
 
 
-def _on(workload: Workload, variant: Variant) -> AbstractContextManager[Patch | None]:
-    return patched(workload.target, variant.made(), variant.forecast)
-
-
 def _counted(workload: Workload, contender: Variant) -> dict[str, float]:
-    with _on(workload, contender) as patch:
+    with contender.on(workload.target) as patch:
         workload.warm(patch)
         total = Cost(0, 0, 0)
         for part in workload.parts(patch):
@@ -205,7 +201,7 @@ def _plan_bytes(patch: Patch | None) -> int:
 
 def _timed(workload: Workload, contender: Variant) -> Parts:
     """Share and seconds of every part."""
-    with _on(workload, contender) as patch:
+    with contender.on(workload.target) as patch:
         workload.warm(patch)
         return {part.name: [part.share, seconds_of(part.call, workload.device)] for part in workload.parts(patch)}
 

@@ -21,9 +21,10 @@ from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart
 from tomadiff.evaluation.runs.dry_run import DryRun, dry_run
 from tomadiff.evaluation.runs.failures import Failures
-from tomadiff.evaluation.runs.generate import Call, Task, Variant
+from tomadiff.evaluation.runs.generate import Call
 from tomadiff.evaluation.runs.journal import Journal
-from tomadiff.evaluation.tune.trials import Candidate, Pair, Trials
+from tomadiff.evaluation.runs.variants import Variant
+from tomadiff.evaluation.tune.trials import Pair, Trials
 from tomadiff.families.base import Family
 from tomadiff.families.registry import family_of
 from tomadiff.methods.toma import ToMA
@@ -50,7 +51,7 @@ class Finding:
         images: how many those were.
     """
 
-    candidate: Candidate
+    candidate: Variant
     cost: float
     error: float
     images: int
@@ -61,21 +62,21 @@ class Finding:
         return float(10 * torch.log10(255**2 / torch.tensor(max(self.error, 1e-9))))
 
 
-def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[Candidate]:
+def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[Variant]:
     """Everything the search may choose from, for images of so many steps; of what comes to the same, the first.
 
     ``levels`` are those of the model that have attention; its ``family`` says what settings that are left open become.
     """
-    distinct: dict[tuple[Any, ...], Candidate] = {}
+    distinct: dict[tuple[Any, ...], Variant] = {}
     for ratio, start in product(RATIOS, STARTS):
         for name, method, schedule in ways(ratio, levels):
-            one = Candidate.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
+            one = Variant.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
             settled = method if family is None else for_family(method, family)
             distinct.setdefault((settled, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
     return [*distinct.values(), *reusing(steps), *forecasting(steps)]
 
 
-def forecasting(steps: int) -> Iterator[Candidate]:
+def forecasting(steps: int) -> Iterator[Variant]:
     """Steps that are forecast, by tolerance and in fixed patterns: alone, and on top of merging."""
     patterns = dict[tuple[bool, ...], Forecast]()  # of what comes to the same, the first
     for every, start in product((2, 3, 4), (0.2, 0.3)):
@@ -85,10 +86,10 @@ def forecasting(steps: int) -> Iterator[Candidate]:
     found += [forecast for forecast in map(Forecast, TOLERANCES) if forecast.least(steps) < 1]
     for ratio, forecast in product(BESIDE_REUSE, found):
         how = f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
-        yield replace(Candidate.of(f"forecast, {how},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
+        yield replace(Variant.of(f"forecast, {how},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
 
 
-def reusing(steps: int) -> Iterator[Candidate]:
+def reusing(steps: int) -> Iterator[Variant]:
     """Layers left out at some steps, which reuse their last output: alone, and on top of merging."""
     seen = set[tuple[float, tuple[bool, ...]]]()
     for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
@@ -96,7 +97,7 @@ def reusing(steps: int) -> Iterator[Candidate]:
         left_out = tuple(schedule.reuses_at(step, steps) for step in range(steps))
         if any(left_out) and (ratio, left_out) not in seen:
             seen.add((ratio, left_out))
-            yield Candidate.of(f"reuse, every {every} from {start:.0%},", ToMA(ratio), schedule)
+            yield Variant.of(f"reuse, every {every} from {start:.0%},", ToMA(ratio), schedule)
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
@@ -117,7 +118,7 @@ def levels_of(model: Any) -> int:
     return len({stack.depth for stack in family_of(model).stacks(model) if stack.blocks})
 
 
-def affordable(counted: DryRun, budget: float) -> list[tuple[Candidate, float]]:
+def affordable(counted: DryRun, budget: float) -> list[tuple[Variant, float]]:
     """Settings that spend the budget and no more, with their cost.
 
     How many steps a tolerance computes is known only from images. Such settings are here if they may fit, with the cost
@@ -138,7 +139,7 @@ def affordable(counted: DryRun, budget: float) -> list[tuple[Candidate, float]]:
     return fitting
 
 
-def _may_fit(one: Candidate, cost: float, budget: float, steps: int) -> bool:
+def _may_fit(one: Variant, cost: float, budget: float, steps: int) -> bool:
     least = 1.0 if one.forecast is None or one.forecast.is_fixed else one.forecast.least(steps)
     return budget - SLACK <= cost and least * cost <= budget
 
@@ -156,7 +157,7 @@ def search(
     What the ``journal`` holds is not tried again; a setting on so many images is one row of it.
     """
     journal = journal or Journal()
-    counted = dry_run(pipe, Task(Variant(), *pairs[0]), call)
+    counted = dry_run(pipe, *pairs[0], call)
     field = affordable(counted, budget)
     trials, found, failures = Trials(pipe, call), dict[str, Finding](), Failures()
     images = 2
@@ -165,7 +166,7 @@ def search(
         for candidate, cost in field:
             advance(f"{candidate.name} on {len(seen)} images")
             asked = {
-                "settings": repr((*candidate.made(), candidate.forecast)),
+                "settings": repr((candidate.method, candidate.schedule, candidate.forecast)),
                 "call": repr(call),
                 "pairs": repr(list(seen)),
             }
@@ -187,7 +188,7 @@ def search(
         field, images = field[: max(1, len(field) // 3)], 2 * images
 
 
-def _figures(trials: Trials, seen: Sequence[Pair], candidate: Candidate) -> dict[str, float]:
+def _figures(trials: Trials, seen: Sequence[Pair], candidate: Variant) -> dict[str, float]:
     figures = trials.compare(seen, candidate)
     error, computed = (fmean(one[name] for one in figures) for name in ("mse", "computed"))
     return {"error": error, "computed": computed}
@@ -200,7 +201,8 @@ def preset_of(best: Finding, model: str, budget: float, steps: int) -> Preset:
         f"{best.psnr:.1f} dB against the unmerged model, over {best.images} images of {steps} steps."
     )
     found = best.candidate
-    return Preset(found.method, replace(found.schedule), made_for=model, why=why, forecast=found.forecast)
+    assert found.method is not None
+    return Preset(found.method, found.schedule, made_for=model, why=why, forecast=found.forecast)
 
 
 # ---------------------------------------------------------------------------------------------- chart

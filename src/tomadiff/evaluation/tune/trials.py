@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
@@ -12,37 +10,12 @@ from PIL import Image
 from tomadiff.cost import flop_counter
 from tomadiff.evaluation.metrics.distances import cosine_distance, mse, psnr, ssim
 from tomadiff.evaluation.metrics.features import Network, image_features, to_pixels
-from tomadiff.evaluation.runs.generate import Call, generate_batch, patched
+from tomadiff.evaluation.runs.generate import Call, generate_batch
 from tomadiff.evaluation.runs.prompts import Prompt
-from tomadiff.methods.base import Method
-from tomadiff.steps.forecast import Forecast
-from tomadiff.steps.schedule import Schedule
+from tomadiff.evaluation.runs.variants import Variant
 
 Pair = tuple[Prompt, int]
 """A prompt and a seed."""
-
-Around = Callable[[Any], AbstractContextManager[Any]]
-"""Puts something else on a pipeline while images are generated, such as a cache, and takes it off again."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method with its schedule, by the name it has in every table, and what else is on the pipeline with it."""
-
-    name: str
-    method: Method
-    schedule: Schedule
-    around: Around = nullcontext
-    forecast: Forecast | None = None
-
-    @classmethod
-    def of(cls, name: str, method: Method, schedule: Schedule | None = None) -> Candidate:
-        """With the method's own schedule unless another is given, and its ratio in the name."""
-        return cls(f"{name} {method.ratio:.2f}", method, schedule or method.schedule)
-
-    def made(self) -> tuple[Method, Schedule]:
-        """As :func:`patched` takes it."""
-        return self.method, self.schedule
 
 
 class Trials:
@@ -60,12 +33,12 @@ class Trials:
         self._unmerged: dict[tuple[tuple[str, int], ...], list[Image.Image]] = {}
         self._flops: int | None = None
 
-    def generate(self, pairs: Sequence[Pair], candidate: Candidate | None = None) -> list[Image.Image]:
+    def generate(self, pairs: Sequence[Pair], candidate: Variant | None = None) -> list[Image.Image]:
         """Images, unmerged without a candidate."""
         prompts, seeds = [prompt for prompt, _ in pairs], [seed for _, seed in pairs]
         if candidate is None:
             return generate_batch(self.pipe, prompts, seeds, self.call)[0]
-        with candidate.around(self.pipe), patched(self.pipe, candidate.made(), candidate.forecast) as patch:
+        with candidate.on(self.pipe) as patch:
             images = generate_batch(self.pipe, prompts, seeds, self.call)[0]
             self.computed = 1.0 if patch is None else patch.pattern.share
             return images
@@ -77,18 +50,18 @@ class Trials:
             self._unmerged[key] = self.generate(pairs)
         return self._unmerged[key]
 
-    def cost(self, pair: Pair, candidate: Candidate) -> float:
+    def cost(self, pair: Pair, candidate: Variant) -> float:
         """FLOPs of one whole image with the candidate, planning included, as a share of the unmerged one's."""
         if self._flops is None:
             self._flops = self._count(pair)
         return self._count(pair, candidate) / self._flops
 
-    def _count(self, pair: Pair, candidate: Candidate | None = None) -> int:
+    def _count(self, pair: Pair, candidate: Variant | None = None) -> int:
         with flop_counter() as counter:
             self.generate([pair], candidate)
         return int(counter.get_total_flops())
 
-    def compare(self, pairs: Sequence[Pair], candidate: Candidate) -> list[Mapping[str, float]]:
+    def compare(self, pairs: Sequence[Pair], candidate: Variant) -> list[Mapping[str, float]]:
         """Generate ``pairs`` with the candidate; for each, how far it is from the unmerged image, by metric.
 
         ``computed`` is the share of denoising steps that were computed. Where a tolerance decides, the worst image of a
