@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import predictions
 from benchmarks.predictions import FLUX, KNOWN, PAPER, SDXL, compared_with_paper, keys, rows, text
-from benchmarks.speed import BASELINE
+from benchmarks.speed import BASELINE, title_of
 from tomadiff.cost import GPUS, Op, Trace
 from tomadiff.evaluation.timing.prediction import Window
 
@@ -39,6 +39,6 @@ def test_the_paper_is_compared_by_shares_of_the_unmerged_time() -> None:
     assert lines[-1] == "| predicted, RTX 4090 | 0.750 | 0.500 | 0.250 |"
     written = text(found)
     assert "Nothing here was run on a GPU" in written
-    assert f"| V100: {KNOWN['toma'].title} | 1.33× | 2.00× | 4.00× |" in written
+    assert f"| V100: {title_of(KNOWN['toma'])} | 1.33× | 2.00× | 4.00× |" in written
     seconds = 35 * 1e14 / (0.7 * 989.4e12)
     assert f"H100 {seconds:.1f} s" in written

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from tomadiff.cost import flop_counter
 from tomadiff.merging.grid import Grid
+from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.patch import Patch, apply
-from tomadiff.merging.plan import Plan
 from tomadiff.steps.schedule import Due, Schedule
 
 WINDOW = 10

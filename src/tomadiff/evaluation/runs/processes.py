@@ -14,11 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tomadiff.evaluation.runs.dry_run import meter
 from tomadiff.evaluation.runs.failures import Failures
 from tomadiff.evaluation.runs.generate import Call
-from tomadiff.evaluation.runs.tasks import Batch, bar, run_tasks, unfinished
 from tomadiff.evaluation.runs.record import Run
-from tomadiff.evaluation.runs.dry_run import meter
+from tomadiff.evaluation.runs.tasks import Batch, bar, run_tasks, unfinished
 
 logger = logging.getLogger("tomadiff")
 

@@ -8,8 +8,8 @@
       images/KEY.png      the images, each written to a side file and renamed
       summary.json        what was measured, and report.html and report.md made of it; each written like an image
 
-A sample counts as finished when its line is complete and its image is there; anything else is generated again. A run may
-come from elsewhere: what its files hold is checked, and nothing outside of its folder is read or written.
+A sample counts as finished when its line is complete and its image is there; anything else is generated again. A
+run may come from elsewhere: what its files hold is checked, and nothing outside of its folder is read or written.
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ class Task:
 
     def sample(self, seconds: float, flops: float = 0.0) -> Sample:
         """The finished sample."""
-        return Sample(
-            *self.variant.group, self.prompt.text, self.seed, seconds, flops, negative=self.prompt.negative
-        )
+        return Sample(*self.variant.group, self.prompt.text, self.seed, seconds, flops, negative=self.prompt.negative)
 
 
 Batch = tuple[Task, ...]
