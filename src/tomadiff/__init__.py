@@ -1,4 +1,4 @@
-"""tomadiff: diffusion models draw the same picture sooner, by merging near-equal image tokens."""
+"""tomadiff: diffusion models generate the same image sooner, by merging tokens and forecasting steps."""
 
 from tomadiff.errors import TomaError
 from tomadiff.families import register, supported

@@ -73,7 +73,7 @@ def apply(
             steps, weights 5).
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
-        flops: instead of a ratio, the share of the unmerged model's operations that a whole picture may cost, planning
+        flops: instead of a ratio, the share of the unmerged FLOPs that a whole image may cost, planning
             included; the ratio is chosen at the first call of each size.
         speedup: the same for time, as predicted for this kind of machine: how many times as fast.
         guard: leave tokens unmerged where that would be faster, as estimated from shapes and the kind of device at the

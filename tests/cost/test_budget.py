@@ -94,7 +94,7 @@ def test_a_run_that_begins_further_on_is_cut_where_it_begins() -> None:
 
 
 def test_what_cannot_be_reached_says_what_can() -> None:
-    with pytest.raises(SettingError, match=r"flops=0.2 is out of reach: the least .* is 27.0% of the operations"):
+    with pytest.raises(SettingError, match=r"flops=0.2 is out of reach: the least .* is 27.0% of the FLOPs"):
         choose(Budget(flops=0.2), shares, EVERY_STEP, 4)
     with pytest.raises(SettingError, match=r"speedup=9 is out of reach: the most .* is 3.70 times as fast"):
         choose(Budget(speedup=9), shares, EVERY_STEP, 4)

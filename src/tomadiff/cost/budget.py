@@ -1,8 +1,7 @@
-"""What a picture may cost, and how merging is set so that it costs no more: ``apply(pipe, flops=0.6)``.
+"""What an image may cost, and how merging is set so that it costs no more: ``apply(pipe, flops=0.6)``.
 
 Everything here is arithmetic on shares: an unmerged call of the model costs 1, and
-:mod:`tomadiff.cost.budget_search` says what merged ones cost. Nothing is drawn; ``tomadiff tune``
-is the form that draws.
+:mod:`tomadiff.cost.budget_search` says what merged ones cost. No image is generated; ``tomadiff tune`` generates some.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Shares = Mapping[Due, float]
 Flops = Annotated[
     float,
     Rule(
-        "it is the share of the unmerged model's operations that a picture may cost, above 0 and below 1, such as 0.6",
+        "it is the share of the unmerged FLOPs that an image may cost, above 0 and below 1, such as 0.6",
         lambda share: 0 < share < 1,
     ),
 ]
@@ -97,10 +96,10 @@ class RatioChoice:
 
 @dataclass(frozen=True)
 class Budget(Settings):
-    """What a whole picture may cost, planning included; one of both.
+    """What a whole image may cost, planning included; one of both.
 
     Attributes:
-        flops: share of the unmerged model's operations, below 1.
+        flops: share of the unmerged FLOPs, below 1.
         speedup: how many times as fast as the unmerged model, above 1, as predicted for this kind of machine.
     """
 
@@ -130,7 +129,7 @@ class Budget(Settings):
 
     @property
     def share(self) -> float:
-        """Of an unmerged picture's operations, or of its seconds."""
+        """Of an unmerged image's FLOPs, or of its seconds."""
         if self.flops is not None:
             return self.flops
         assert self.speedup is not None
@@ -138,7 +137,7 @@ class Budget(Settings):
 
     def describe(self, share: float) -> str:
         """``share`` in the budget's own words."""
-        return f"{share:.1%} of the operations" if self.flops is not None else f"{1 / share:.2f} times as fast"
+        return f"{share:.1%} of the FLOPs" if self.flops is not None else f"{1 / share:.2f} times as fast"
 
     def __str__(self) -> str:
         return f"flops={self.flops:g}" if self.flops is not None else f"speedup={self.speedup:g}"
@@ -152,7 +151,7 @@ class Choice:
         budget: which.
         ratio_choice: how much merges.
         start: first merged step.
-        share: what a picture is expected to cost, as a share of an unmerged one.
+        share: what an image is expected to cost, as a share of an unmerged one.
         steps: of the run, if they are known.
         machine: what time is predicted for, and where its constants are from.
     """
@@ -209,7 +208,7 @@ def choose(
     """The settings that :data:`POLICY` prefers among those that meet ``budget``; raises if none does.
 
     Args:
-        budget: what a picture may cost.
+        budget: what an image may cost.
         shares: what calls cost at a ratio_choice; falls from ratio_choice to ratio_choice. Asked for few of them.
         schedule: how long plans are kept; its ``start`` is what is chosen here.
         steps: of the run; ``None`` if nobody knows, which leaves no window to choose.

@@ -1,8 +1,8 @@
 """What calls of a model cost without and with merging, at any ratio, before any of them is made.
 
-They are counted on a twin: the same model on the meta device, which has shapes alone. So no weight is read, moved or
+They are counted on a copy of the model on the meta device, which has shapes alone. So no weight is read, moved or
 computed with, and hooks, offloading, quantised weights and compiled code of the real model are none of our business.
-The twin runs once, unmerged. Whatever ratio is asked for afterwards, only the wrapped calls are run again, one of each
+The copy runs once, unmerged. Whatever ratio is asked for afterwards, only the wrapped calls are run again, one of each
 size, and one plan of each size is made.
 """
 
@@ -43,12 +43,12 @@ def meta_copy_of(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     wanted = inspect.signature(type(model).__init__).parameters
     known = {name: config[name] for name in wanted if name in config and _NOT_REBUILT.get(name) != config[name]}
     with torch.random.fork_rng(devices=[]), META:
-        twin = type(model)(**known).eval()
-    return nn.Module.to(twin, META, dtype)  # diffusers' own warns about weights that should stay as they were loaded
+        copied = type(model)(**known).eval()
+    return nn.Module.to(copied, META, dtype)  # diffusers' own warns about weights that should stay as they were loaded
 
 
 def on_meta(arguments: Any, dtype: torch.dtype) -> Any:
-    """The same shapes; floats as the twin wants them."""
+    """The same shapes; floats as the copy wants them."""
 
     def blank(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -76,16 +76,16 @@ class _Wrapped:
 
 @dataclass
 class BudgetSearch:
-    """Counts the calls of one twin.
+    """Counts the calls of one copy.
 
     Attributes:
-        sites: of the twin.
-        groups: of the twin, which know the grids of the call.
+        sites: of the copy.
+        groups: of the copy, which know the grids of the call.
         batch: samples of the call.
         dtype: of its hidden states.
         by_region: whether tokens come in the order of the plans' regions.
         passes: guidance passes stacked in the batch.
-        guard: of the twin, if sites that do not pay stay unmerged.
+        guard: of the copy, if sites that do not pay stay unmerged.
         scale: of the real call, for the guard.
     """
 
@@ -101,7 +101,7 @@ class BudgetSearch:
     _known: dict[tuple[Any, ...], dict[Due, Trace]] = field(default_factory=dict, repr=False)
 
     def open(self, call: Callable[[], Any]) -> None:
-        """Run the twin once, unmerged, and note what its wrapped calls are given."""
+        """Run the copy once, unmerged, and note what its wrapped calls are given."""
         for group in self.groups:
             group.active = False
         for place, (_, site) in enumerate(self.sites):

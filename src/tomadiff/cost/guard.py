@@ -2,7 +2,7 @@
 
 Every wrapped call is estimated twice, with and without merging, from its shapes and the constants of a named machine
 (:mod:`tomadiff.cost`). No clock is read, so the same kind of device with the same number of threads decides alike,
-however busy it is. It is decided once for each size of picture and kept, so nothing flips between the steps of one, and
+however busy it is. It is decided once for each size of image and kept, so nothing flips between the steps of one, and
 compiled code keeps its graphs.
 """
 

@@ -25,7 +25,7 @@ class Hardware:
 
     Attributes:
         name: what it is.
-        matmul: operations per second of large products, by dtype; an unknown dtype counts as the slowest.
+        matmul: FLOPs per second of large products, by dtype; an unknown dtype counts as the slowest.
         bandwidth: bytes per second of operators that read and write in order.
         launch: seconds that a dispatched operator takes whatever it does.
         shares: how fast other kinds of operators are: a share of ``matmul`` for those that multiply, of ``bandwidth``
@@ -83,7 +83,7 @@ class Hardware:
         return f"{self.name} ({self.source})" if self.source else self.name
 
     def rate(self, kind: str, dtype: torch.dtype) -> float:
-        """Operations per second of kinds that multiply, bytes per second of the others."""
+        """FLOPs per second of kinds that multiply, bytes per second of the others."""
         if kind not in _BY_FLOPS:
             return self.bandwidth * self.shares.get(kind, 1.0)
         return self.matmul.get(dtype, min(self.matmul.values())) * self.shares.get(kind, 1.0)

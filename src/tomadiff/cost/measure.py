@@ -58,7 +58,7 @@ class _Bench:
         self.device, self.dtype = device, dtype
         self.generator = torch.Generator().manual_seed(0)
 
-    def draw(self, *shape: int) -> Tensor:
+    def random(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator).to(self.device, self.dtype)
 
     def rates(self) -> dict[str, float]:
@@ -83,38 +83,38 @@ class _Bench:
 
     # ------------------------------------------------------------------------------------------ what is timed
     def _matmul(self, scale: int) -> Call:
-        tokens, weight = self.draw(512 * scale, 1280), self.draw(1280, 1280)
+        tokens, weight = self.random(512 * scale, 1280), self.random(1280, 1280)
         return lambda: F.linear(tokens, weight)
 
     def _attention(self, scale: int) -> Call:
-        heads = self.draw(1, 10 * scale, 512, 64)
+        heads = self.random(1, 10 * scale, 512, 64)
         return lambda: F.scaled_dot_product_attention(heads, heads, heads)
 
     def _convolution(self, scale: int) -> Call:
-        picture, weight = self.draw(scale, 640, 32, 32), self.draw(640, 640, 3, 3)
-        return lambda: F.conv2d(picture, weight, padding=1)
+        image, weight = self.random(scale, 640, 32, 32), self.random(640, 640, 3, 3)
+        return lambda: F.conv2d(image, weight, padding=1)
 
     def _tiles(self, scale: int) -> Call:
         """Merging at ratio 0.5 in tiles of 4×4."""
-        matrix, tokens = self.draw(1, 256 * scale, 8, 16), self.draw(1, 256 * scale, 16, 640)
+        matrix, tokens = self.random(1, 256 * scale, 8, 16), self.random(1, 256 * scale, 16, 640)
         return lambda: torch.matmul(matrix, tokens)
 
     def _stream(self, scale: int) -> Call:
         """Tokens of SDXL at 1024², which the fastest caches of a CPU do not hold."""
-        tokens = self.draw(1, 4096 * scale, 640)
+        tokens = self.random(1, 4096 * scale, 640)
         result = torch.empty_like(tokens)
         return lambda: torch.add(tokens, 1.0, out=result)
 
     def _function(self, scale: int) -> Call:
-        tokens = self.draw(1, 4096 * scale, 640)
+        tokens = self.random(1, 4096 * scale, 640)
         return lambda: F.gelu(tokens)
 
     def _gather(self, scale: int) -> Call:
-        tokens, rows = self.draw(1, 4096 * scale, 640), self._rows(4096 * scale)
+        tokens, rows = self.random(1, 4096 * scale, 640), self._rows(4096 * scale)
         return lambda: tokens.gather(1, rows)
 
     def _scatter(self, scale: int) -> Call:
-        tokens, rows = self.draw(1, 1024 * scale, 640), self._rows(1024 * scale)
+        tokens, rows = self.random(1, 1024 * scale, 640), self._rows(1024 * scale)
         return lambda: tokens.scatter_reduce(1, rows, tokens, reduce="mean")
 
     def _rows(self, count: int) -> Tensor:
@@ -124,7 +124,7 @@ class _Bench:
     # ------------------------------------------------------------------------------------------ how
     def _launch(self) -> float:
         """Seconds per operator where there is nothing to compute: a linear layer and a sum."""
-        token, weight = self.draw(1, 1, 8), self.draw(8, 8)
+        token, weight = self.random(1, 1, 8), self.random(8, 8)
 
         def tiny() -> None:
             for _ in range(_TINY):
@@ -137,11 +137,11 @@ class _Bench:
         return traced.flops / seconds
 
     def _products(self, launch: float) -> tuple[float, float]:
-        """Operations per second of large products, and bytes of weights per second that come on top of them."""
+        """FLOPs per second of large products, and bytes of weights per second that come on top of them."""
         if self.device.type != "cpu":
             return self._flops(self._matmul, launch), inf
-        weights = self.draw(_SIDE, _SIDE)
-        few, many = (self._best(partial(F.linear, self.draw(rows, _SIDE), weights)) for rows in _ROWS)
+        weights = self.random(_SIDE, _SIDE)
+        few, many = (self._best(partial(F.linear, self.random(rows, _SIDE), weights)) for rows in _ROWS)
         per_row = max(many - few, many / 2) / (_ROWS[1] - _ROWS[0])
         ordering = few - launch - per_row * _ROWS[0]
         return 2 * _SIDE * _SIDE / per_row, weights.nbytes / ordering if ordering > 0.01 * few else inf

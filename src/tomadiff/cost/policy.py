@@ -140,7 +140,7 @@ def _meta_copy(patched: PatchedModel, arguments: dict[str, Any], dtype: torch.dt
     copy = PatchedModel(patched.name, meta_copy_of(patched.model, dtype), nothing, always)
     layout = patched.token_layout  # may have been read off real tensors
     copy.family = replace(patched.family, token_layout=lambda *_: layout, reads=())
-    copy.warned = patched.warned  # its warnings are ours
+    copy.warned = patched.warned  # one warning is enough
     copy.put_on()
     copy.state(0)
     copy.before_call((), arguments)

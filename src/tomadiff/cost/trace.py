@@ -30,7 +30,7 @@ class Cost:
     """Of one call.
 
     Attributes:
-        flops: operations of matrix products, attention and convolutions; a multiply-add is two.
+        flops: FLOPs of matrix products, attention and convolutions; a multiply-add is two.
         launches: operators dispatched that compute something, which on a GPU is about the number of kernels.
         peak_bytes: the most bytes of new tensors that were alive at once.
         moved: bytes read and written by all operators.
@@ -67,7 +67,7 @@ class Trace:
 
     @property
     def flops(self) -> float:
-        """Operations of matrix products, attention and convolutions."""
+        """FLOPs of matrix products, attention and convolutions."""
         return sum(op.flops * times for op, times in self.ops.items())
 
     @property

@@ -78,11 +78,11 @@ class ForecastControl:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ForecastControl:
         """Another ControlNet belongs to another denoiser, or to none yet."""
-        memo[id(self)] = twin = object.__new__(type(self))
-        twin._forecast, twin._clock = None, Clock()
-        twin._begin(None)
-        twin.outer, twin.model, twin._around = copy.deepcopy((self.outer, self.model, self._around), memo)
-        return twin
+        memo[id(self)] = copied = object.__new__(type(self))
+        copied._forecast, copied._clock = None, Clock()
+        copied._begin(None)
+        copied.outer, copied.model, copied._around = copy.deepcopy((self.outer, self.model, self._around), memo)
+        return copied
 
     # ------------------------------------------------------------------------------------------ calls
     def _call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -57,11 +57,11 @@ class Site:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""
-        twin = copy.copy(self)
-        memo[id(self)] = twin
+        copied = copy.copy(self)
+        memo[id(self)] = copied
         for name in ("group", "rotary", "inner", "last"):
-            setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
-        return twin
+            setattr(copied, name, copy.deepcopy(getattr(self, name), memo))
+        return copied
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

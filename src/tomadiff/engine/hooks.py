@@ -112,14 +112,14 @@ def let_travel(module: nn.Module) -> None:
 
 
 def stop_travel(module: nn.Module) -> None:
-    """Undo :func:`let_travel`, once nothing of ours is left."""
+    """Undo :func:`let_travel`, once nothing of tomadiff is left."""
     if not any(name.startswith(DATA) for name in module.__dict__):
         module.__dict__.pop(_PICKLED, None)
         module.__dict__.pop(_COPIED, None)
 
 
 def _reduced(module: nn.Module, protocol: Any) -> Any:
-    """What ``module`` is pickled as: itself, without anything of ours, and what is to be put on again."""
+    """What ``module`` is pickled as: itself, without anything of tomadiff, and what is to be put on again."""
     usual: Any = type(module).__reduce_ex__(module, protocol)
     make, args, state, *others = usual
     ours = [value for name, value in state.items() if name.startswith(DATA) and hasattr(value, "packed")]
@@ -166,9 +166,9 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     kind = type(module)
     if hasattr(kind, _COPIED):
         return kind.__deepcopy__(module, memo)  # type: ignore[attr-defined,no-any-return]
-    memo[id(module)] = twin = kind.__new__(kind)
-    twin.__setstate__(copy.deepcopy(module.__getstate__(), memo))
-    return twin
+    memo[id(module)] = copied = kind.__new__(kind)
+    copied.__setstate__(copy.deepcopy(module.__getstate__(), memo))
+    return copied
 
 
 # ---------------------------------------------------------------------------------------------- the root

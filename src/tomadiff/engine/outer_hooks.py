@@ -62,10 +62,10 @@ class Around:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Around:
         """Copies of modules leave out what was compiled, and us with it, so this goes onto the copy by itself."""
-        memo[id(self)] = twin = object.__new__(type(self))
-        twin.function, twin._model = copy.deepcopy((self.function, self._model), memo)
-        twin.inner, twin._model.__dict__[CALL] = None, twin
-        return twin
+        memo[id(self)] = copied = object.__new__(type(self))
+        copied.function, copied._model = copy.deepcopy((self.function, self._model), memo)
+        copied.inner, copied._model.__dict__[CALL] = None, copied
+        return copied
 
 
 class PassName:

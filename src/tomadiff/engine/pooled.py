@@ -1,7 +1,7 @@
 """Attention whose image keys and values come from fewer tokens than its queries.
 
 Self-attention of UNets and PixArt takes other keys as ``encoder_hidden_states``. Joint attention (SD3, Flux) has no
-such door, so its few lines are written out here: project, norm, rotate, attend, project.
+such argument, so its few lines are written out here: project, norm, rotate, attend, project.
 """
 
 from __future__ import annotations

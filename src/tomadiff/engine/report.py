@@ -156,7 +156,7 @@ def _describe(model: ModelReport) -> list[str]:
 
 
 def _gathered(levels: Sequence[LevelReport]) -> list[LevelReport]:
-    """Slots of one level and size as one: a large model has dozens of blocks, each with plans of its own."""
+    """Groups of one level and size as one: a large model has dozens of blocks, each with plans of its own."""
     alike: dict[object, list[LevelReport]] = {}
     for one in levels:
         alike.setdefault((one.level, one.grid, one.tokens_before, one.tokens_after), []).append(one)

@@ -84,7 +84,7 @@ class Block:
 class Stack:
     """Consecutive blocks that see one grid; ``depth`` counts how often the grid was halved before them.
 
-    ``home`` is the module that makes tokens of a picture before the blocks, and a picture of tokens after them.
+    ``home`` is the module that makes tokens of an image before the blocks, and an image of tokens after them.
     """
 
     name: str

@@ -11,7 +11,7 @@ ROTARY = Rotary("image_rotary_emb", axis=0, tables="first")
 
 
 def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
-    """``img_shapes``: per sample the shape of the picture, then those of the pictures it is edited from."""
+    """``img_shapes``: per sample the shape of the image, then those of the images it is edited from."""
     shapes = call["img_shapes"]
     if not shapes:
         return None
@@ -37,5 +37,5 @@ FAMILY = Family(
     token_layout=token_layout,
     pipelines=("QwenImagePipeline", "QwenImageEditPipeline"),
     share="batch",
-    note="pictures to edit from stay unmerged",
+    note="images to edit from stay unmerged",
 )

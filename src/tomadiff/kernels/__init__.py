@@ -3,7 +3,7 @@
 Every function here has a definition in plain torch elsewhere, which tests hold it to; it does the same in one launch.
 Triton itself is imported by the first launch, never before.
 
-:func:`fused` answers where a setting ``kernels="auto"``, ``"triton"`` or ``"torch"`` leads: ``"auto"`` takes kernels
+:func:`fused` says what a setting ``kernels="auto"``, ``"triton"`` or ``"torch"`` means: ``"auto"`` takes kernels
 on a GPU that they are compiled for and plain torch everywhere else, ``"triton"`` works or raises.
 """
 
@@ -68,7 +68,7 @@ def fused(choice: Choice, device: torch.device, dtype: torch.dtype, length: int,
     """Whether to use a kernel on regions of ``length`` tokens.
 
     Args:
-        choice: the setting. ``"triton"`` raises where the answer would be no.
+        choice: the setting. ``"triton"`` raises where there is no kernel.
         device: of the tensors.
         dtype: of the tokens.
         length: places per region.

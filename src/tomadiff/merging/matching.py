@@ -116,8 +116,8 @@ def split_windows(
     if generator is None:
         chosen = torch.zeros(rows, columns, 1, dtype=torch.long)
     else:
-        draw = torch.randint(high * wide, (rows, columns, 1), generator=generator, device=generator.device)
-        chosen = draw.to(device)
+        random = torch.randint(high * wide, (rows, columns, 1), generator=generator, device=generator.device)
+        chosen = random.to(device)
     marks = torch.zeros(rows, columns, high * wide, dtype=torch.long, device=device)
     marks.scatter_(2, chosen.to(device), -1)
     marks = marks.view(rows, columns, high, wide).transpose(1, 2).reshape(rows * high, columns * wide)

@@ -198,18 +198,19 @@ def random(
     generator: torch.Generator | None = None,
     sample: int | None = None,
 ) -> Selection:
-    """Destinations drawn without looking; its own generator, so that the sampler's noise never changes.
+    """Random destinations; its own generator, so that the sampler's noise never changes.
 
-    ``sample`` is the number of regions of one image: all images of a batch draw alike, as each would alone.
+    ``sample`` is the number of regions of one image: all images of a batch choose alike, as each would alone.
     """
     regions, length = similarity.shape[:2]
     _require_room(count, length)
-    own, drawn = generator or torch.Generator().manual_seed(0), sample or regions
-    dice = torch.rand((drawn, length), generator=own, device=own.device).to(similarity.device)
-    dice = dice.repeat(regions // drawn, 1)
+    own, of_one = generator or torch.Generator().manual_seed(0), sample or regions
+    values = torch.rand((of_one, length), generator=own, device=own.device).to(similarity.device)
+    values = values.repeat(regions // of_one, 1)
     if mask is not None:
-        dice = torch.where(mask, dice, -1.0 - torch.arange(dice.shape[1], device=dice.device))  # padding last of all
-    return _selection(similarity, dice.topk(count).indices, mask)
+        last = -1.0 - torch.arange(length, device=values.device)
+        values = torch.where(mask, values, last)  # padding last of all
+    return _selection(similarity, values.topk(count).indices, mask)
 
 
 def strided(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:

@@ -130,7 +130,7 @@ def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> De
 
 def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | None:
     """The old regions in the order of the new ones that hold them; ``None`` if some do not fit whole and evenly."""
-    old, new = regions.layout(grid), homes.layout(grid)  # on the CPU: the answer depends on no data
+    old, new = regions.layout(grid), homes.layout(grid)  # on the CPU: it depends on no data
     home = new.inverse[old.index] // new.length  # (R_old, L_old): new region of every place
     whole = bool((home == home[:, :1]).all())
     even = old.regions % new.regions == 0 and bool((home[:, 0].bincount() == old.regions // new.regions).all())

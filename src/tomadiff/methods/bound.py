@@ -1,6 +1,6 @@
 """The speed limit: merging and unmerging of ToMA's shapes by fixed random matrices, and nothing else.
 
-What the ToMA paper calls its lower bound. Its pictures are meaningless; its time is what no method of these shapes
+What the ToMA paper calls its lower bound. Its images are meaningless; its time is what no method of these shapes
 can beat.
 """
 
@@ -33,7 +33,7 @@ class Bound(Method):
 
     @property
     def schedule(self) -> Schedule:
-        """Made once per picture."""
+        """Made once per image."""
         return Schedule(destinations_every=_NEVER_AGAIN, weights_every=_NEVER_AGAIN)
 
     def token_order(self, grid: Grid, device: torch.device) -> Layout | None:

@@ -26,7 +26,7 @@ class Entry:
         title: what it is called in tables.
         make: the method at a ratio.
         schedule: how long its plans are kept; ``None`` means the method's own.
-        group: ``"toma"`` (variants), ``"ablation"``, ``"peer"``, or ``"paper"``.
+        group: ``"toma"`` (variants), ``"ablation"``, ``"baseline"``, or ``"paper"``.
     """
 
     title: str
@@ -52,12 +52,12 @@ CATALOGUE: dict[str, Entry] = {
     "toma-every-1": Entry("destinations every step", ToMA.paper, "ablation", Schedule(1, 1)),
     "toma-every-5": Entry("destinations every 5 steps", ToMA.paper, "ablation", Schedule(5, 5)),
     "toma-every-10": Entry("destinations and weights every 10 steps", ToMA.paper, "ablation", Schedule(10, 10)),
-    "tomesd": Entry("ToMeSD", ToMeSD, "peer"),
-    "tomesd-all": Entry("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_EVERYWHERE), "peer"),
-    "tofu": Entry("ToFu", ToFu, "peer"),
-    "tofu-all": Entry("ToFu, every op and level", lambda ratio: ToFu(ratio, **_EVERYWHERE), "peer"),
-    "todo": Entry("ToDo (ratio is its own)", lambda _: ToDo(), "peer"),
-    "bound": Entry("speed limit of merging", Bound, "peer"),
+    "tomesd": Entry("ToMeSD", ToMeSD, "baseline"),
+    "tomesd-all": Entry("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_EVERYWHERE), "baseline"),
+    "tofu": Entry("ToFu", ToFu, "baseline"),
+    "tofu-all": Entry("ToFu, every op and level", lambda ratio: ToFu(ratio, **_EVERYWHERE), "baseline"),
+    "todo": Entry("ToDo (ratio is its own)", lambda _: ToDo(), "baseline"),
+    "bound": Entry("speed limit of merging", Bound, "baseline"),
 }
 
 

@@ -30,7 +30,7 @@ class PoolPlan(Plan):
     Attributes:
         shape: the grid.
         index: ``(1, K)`` raster index of the tokens that do.
-        nearest: ``(1, N)`` which of them stands nearest to each token, for pictures.
+        nearest: ``(1, N)`` which of them stands nearest to each token, for images.
         coverage: all ones: no query is lost.
         shared: always true.
     """

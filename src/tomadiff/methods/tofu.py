@@ -1,4 +1,4 @@
-"""ToFu, token fusion (arXiv 2312.01026): merge where a layer answers linearly, prune where it does not.
+"""ToFu, token fusion (arXiv 2312.01026): merge where a layer is linear, prune where it does not.
 
 Choices that the paper leaves open, and how they are made here:
 

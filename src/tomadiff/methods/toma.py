@@ -97,7 +97,7 @@ class ToMA(Method):
         return super().completed_by({name: defaults[name] for name in defaults if shareable or name != "quota"})
 
     def _require_kernels(self) -> None:
-        """Who insists on kernels hears at once of a setting that has none."""
+        """With ``kernels="triton"``, a setting without a kernel raises at once."""
         if self.kernels != "triton":
             return
         for name, values in _WITH_KERNELS.items():
@@ -119,7 +119,7 @@ class ToMA(Method):
 
     @classmethod
     def tile(cls, ratio: float = 0.5, **settings: Any) -> ToMA:
-        """The paper's best pictures: selection and attention in tiles of 4×4."""
+        """The paper's best images: selection and attention in tiles of 4×4."""
         return replace(cls.paper(ratio), **settings)
 
     @classmethod
@@ -215,8 +215,8 @@ class ToMA(Method):
 
     def _selector(self, generator: torch.Generator | None, grid: Grid) -> Selector:
         if self.selector == "random":
-            dice, regions = generator or torch.Generator().manual_seed(self.seed), self.regions.layout(grid).regions
-            return partial(random, generator=dice, sample=regions)
+            rng, regions = generator or torch.Generator().manual_seed(self.seed), self.regions.layout(grid).regions
+            return partial(random, generator=rng, sample=regions)
         if self.selector == "facility_location":
             return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]

@@ -2,7 +2,7 @@
 
 Equal to the package ``tomesd`` 0.1.3 where that works, and at work where it does not: on SDXL, on transformers, under
 ``torch.compile``. Two differences are meant. A ratio that the windows cannot give is refused, not capped in silence.
-And its random pattern is its own: drawn anew for every picture from ``seed``, the same for all guidance passes.
+And its random pattern is its own: chosen anew for every image from ``seed``, the same for all guidance passes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ToMeSD(Method):
 
     Attributes:
         stride: window ``(x, y)`` that holds one destination; ratios up to ``1 − 1/(x·y)`` are possible.
-        random: draw the destination of each window anew for every plan; else take the top left one.
+        random: choose the destination of each window anew for every plan; else take the top left one.
     """
 
     _: KW_ONLY
@@ -67,6 +67,6 @@ class ToMeSD(Method):
     ) -> MatchPlan:
         """Match the sources of ``tokens`` ``(B, N, C)``; see :meth:`tomadiff.methods.base.Method.plan`."""
         ratio = self.ratio if ratio is None else ratio
-        dice = (generator or torch.Generator().manual_seed(self.seed)) if self.random else None
+        rng = (generator or torch.Generator().manual_seed(self.seed)) if self.random else None
         with torch.no_grad():
-            return match(tokens, grid, ratio, self.stride, generator=dice, share=self.share, passes=passes)
+            return match(tokens, grid, ratio, self.stride, generator=rng, share=self.share, passes=passes)

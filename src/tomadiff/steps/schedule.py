@@ -23,7 +23,7 @@ When = Annotated[
 
 
 class Due(Enum):
-    """What a slot has to do at a step."""
+    """What a group of calls has to do at a step."""
 
     SKIP = "skip"
     """Before the first merged step: run unmerged."""

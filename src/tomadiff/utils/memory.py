@@ -18,7 +18,7 @@ def keep_memory() -> bool:
     """Have this process keep the memory it frees, up to its peak; whether that was possible (on Linux with glibc).
 
     It cannot be taken back, so it is for programs to call. Here, commands do, and who loads an embedded pipeline,
-    which draws on the CPU; a patch on a pipeline of yours never does.
+    which generate on the CPU; a patch on a pipeline of yours never does.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

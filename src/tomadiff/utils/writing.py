@@ -1,4 +1,4 @@
-"""Files of ours: there whole or not at all, whenever we are killed; and found to be possible before the work."""
+"""Write files whole or not at all, also when killed; and find out before the work whether that is possible."""
 
 from __future__ import annotations
 

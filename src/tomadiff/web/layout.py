@@ -54,7 +54,7 @@ class Layout:
             0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away", elem_id="ratio"
         )
         self.problems["ratio"].render()
-        methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "peer")]
+        methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "baseline")]
         self.method = gr.Dropdown(methods, value="toma", label="Method", elem_id="method")
         self.problems["method"].render()
         offered = list(self.session.models)

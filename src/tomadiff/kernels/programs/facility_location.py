@@ -4,7 +4,7 @@
 
 One program has one region. Up to 128 tokens, the similarity is read once and stays in registers while destinations
 are chosen. A similarity of 256 tokens (256 KiB) is as large as all registers of a multiprocessor, so it is read again,
-block by block, for every choice: it comes from the L2 cache, and still nothing but the answer is written.
+block by block, for every choice: it comes from the L2 cache, and still nothing but the result is written.
 """
 
 from __future__ import annotations

@@ -232,10 +232,10 @@ def _fitted(products, averages, transposed, rank, place, pull, kept):
         pivot = tl.sum(tl.where(here, row, 0.0), axis=0)
         smallest = tl.where(pivot > 0, smallest, 0.0)  # NaN is not above zero either
         column = tl.sum(tl.where(here[None, :], gram, 0.0), axis=1) / pivot
-        answer = tl.sum(tl.where(here[None, :], free, 0.0), axis=1) / pivot
+        solved = tl.sum(tl.where(here[None, :], free, 0.0), axis=1) / pivot
         moved = tl.sum(tl.where(here, shift, 0.0), axis=0) / pivot
         gram = tl.where(here[None, :], column[:, None], gram - column[:, None] * row[None, :])
-        free = tl.where(here[None, :], answer[:, None], free - answer[:, None] * row[None, :])
+        free = tl.where(here[None, :], solved[:, None], free - solved[:, None] * row[None, :])
         shift = tl.where(here, moved, shift - moved * row)
     shift = tl.where(chosen, shift, 0.0)
     excess = tl.sum(free, axis=1) - 1
