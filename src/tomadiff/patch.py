@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from tomadiff.engine.controlnet import MARK as CONTROL
-from tomadiff.engine.controlnet import ForecastControl
-from tomadiff.engine.forecast import MARK as FORECAST
-from tomadiff.engine.forecast import ForecastModel, require_no_cache
+from tomadiff.engine.components import controlnets_of, denoisers_of, models_to_merge, require_match, take_off
+from tomadiff.engine.controlnet import Forecasts
+from tomadiff.engine.forecast import ForecastModel
 from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.hooks import unwrap
 from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
 from tomadiff.engine.report import Report
-from tomadiff.errors import PatchError, SettingError, UnsupportedModelError
-from tomadiff.families.base import Family
-from tomadiff.families.registry import describe_supported, family_of, find_family, supported
+from tomadiff.errors import PatchError, SettingError
+from tomadiff.families.registry import family_of
 from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
 from tomadiff.methods.toma import ToMA
@@ -46,8 +44,6 @@ AnyForecast = Annotated[
     Forecast | float, Rule("give a tolerance such as 0.05, or a Forecast such as Forecast(every=2)")
 ]
 """A forecast, or its tolerance."""
-
-_DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 
 
 @checked
@@ -99,17 +95,9 @@ def apply(
 
 def remove(target: Any) -> None:
     """Take whatever patch there is off a pipeline or model (or a copy of one)."""
-    for _, model in _denoisers(target):
-        _take_off(model, FORECAST)
-        _take_off(model, MARK)
-    for control in _controls(target):
-        _take_off(control, CONTROL)
-
-
-def _take_off(model: nn.Module, mark: str) -> None:
-    old = unwrap(model).__dict__.get(mark)
-    if old is not None:
-        old.take_off()
+    Forecasts(denoisers_of(target), controlnets_of(target)).take_off_earlier()
+    for _, model in denoisers_of(target):
+        take_off(model, MARK)
 
 
 def _budget(
@@ -156,48 +144,7 @@ def _method(method: Method | float | None, ratio: float | None, settings: dict[s
             raise SettingError(f"Two ratios were given, {method} and {ratio}; give one.")
         method, ratio = None, method
     changes = settings if ratio is None else {"ratio": ratio, **settings}
-    return changed(method or ToMA(), changes)
-
-
-def changed(method: Method, changes: dict[str, Any]) -> Method:
-    """``method`` with other settings; an unknown name raises with the known ones."""
-    known = [field.name for field in fields(method)]
-    unknown = [name for name in changes if name not in known]
-    if unknown:
-        raise SettingError(f"{type(method).__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}.")
-    return replace(method, **changes)
-
-
-def _models(target: Any) -> list[tuple[str, nn.Module]]:
-    """The denoisers that tokens merge in: those of a known family, if any is."""
-    models = _denoisers(target)
-    return [(name, model) for name, model in models if find_family(unwrap(model)) is not None] or models
-
-
-def _denoisers(target: Any) -> list[tuple[str, nn.Module]]:
-    """The denoisers of a pipeline by component name; a bare model alone."""
-    if isinstance(target, nn.Module):
-        return [("model", target)]
-    found = [(name, getattr(target, name, None)) for name in _DENOISERS]
-    models = [(name, model) for name, model in found if isinstance(model, nn.Module)]
-    if not models:
-        raise UnsupportedModelError(
-            f"{type(target).__name__} is neither a model nor a pipeline with a UNet or transformer. "
-            f"{describe_supported()}"
-        )
-    return models
-
-
-def _controls(target: Any) -> list[nn.Module]:
-    """The ControlNet of a pipeline, if it has one; several come as one model."""
-    control = None if isinstance(target, nn.Module) else getattr(target, "controlnet", None)
-    return [control] if isinstance(control, nn.Module) else []
-
-
-def _require_match(method: Method, family: Family) -> None:
-    if method.families is not None and family.name not in method.families:
-        titles = ", ".join(known.title for known in supported() if known.name in method.families)
-        raise UnsupportedModelError(f"{type(method).__name__} does not work on {family.title}; it works on {titles}.")
+    return (method or ToMA()).changed(changes)
 
 
 class Patch:
@@ -220,15 +167,14 @@ class Patch:
         self.guard, self.budget, self.forecast = guard, budget, forecast
         if budget is not None:
             budget.require_free(self.method, self.schedule)
-        self._denoisers, models = _denoisers(target), [] if method is None else _models(target)
-        self._control_models, self._controls = _controls(target), list[ForecastControl]()
+        models = [] if method is None else models_to_merge(target)
+        self._forecasts = Forecasts(denoisers_of(target), controlnets_of(target))
         for _, model in models:  # all of them before any is touched
-            _require_match(self.method, family_of(unwrap(model)))
+            require_match(self.method, family_of(unwrap(model)))
         self._policies = {name: _policy(guard, budget) for name, _ in models}
         self._models = [
             PatchedModel(name, model, self.method, self.schedule, self._policies[name]) for name, model in models
         ]
-        self._forecasts: list[ForecastModel] = []
         try:
             self._put_on()
         except BaseException:  # all or none
@@ -239,32 +185,15 @@ class Patch:
     def _put_on(self) -> None:
         """Merging first: forecasts go around it. What an earlier patch has put on goes."""
         if self.forecast is not None:
-            for _, model in self._denoisers:
-                require_no_cache(unwrap(model))
+            self._forecasts.require_no_cache()
         for patched in self._models:
             patched.put_on()
-        for _, model in self._denoisers:
-            _take_off(model, FORECAST)
-            if not self._models:
-                _take_off(model, MARK)
-        for control in self._control_models:
-            _take_off(control, CONTROL)
+        self._forecasts.take_off_earlier()
+        if not self._models:
+            for _, model in self._forecasts.models:
+                take_off(model, MARK)
         if self.forecast is not None:
-            self._forecast(self.forecast)
-
-    def _forecast(self, settings: Forecast) -> None:
-        """Put forecasts on, or change those that are."""
-        if not self._forecasts:
-            self._forecasts = [ForecastModel(name, model, settings) for name, model in self._denoisers]
-            for forecast in self._forecasts:
-                forecast.put_on()
-            if len(self._forecasts) == 1:  # else it is not known whose steps the ControlNet's are
-                self._controls = [ForecastControl(model, self._forecasts[0]) for model in self._control_models]
-            for control in self._controls:
-                control.put_on()
-        for forecast in self._forecasts:
-            forecast.change(settings)
-        self.forecast = settings
+            self._forecasts.use(self.forecast)
 
     def _warn_if_idle(self) -> None:
         if self._models and self.budget is None and merges_nothing(self.method, self.schedule):
@@ -280,14 +209,13 @@ class Patch:
     @property
     def _parts(self) -> list[PatchedModel | ForecastModel]:
         """The outer ones first."""
-        return [*self._forecasts, *self._models]
+        return [*self._forecasts.parts, *self._models]
 
     def remove(self) -> None:
         """Restore the model exactly; calling it again does nothing."""
-        for one in self._parts:
-            one.take_off()
-        for control in self._controls:
-            control.take_off()
+        self._forecasts.take_off()
+        for patched in self._models:
+            patched.take_off()
 
     @checked
     def set(
@@ -311,7 +239,8 @@ class Patch:
             self._set_merging(schedule, guard, flops, speedup, settings)
         steps = Forecast.of(forecast)
         if steps is not None:
-            self._forecast(steps)
+            self._forecasts.use(steps)
+            self.forecast = steps
         self._warn_if_idle()
 
     def _set_merging(
@@ -327,7 +256,7 @@ class Patch:
         budget = _budget(flops, speedup, None, settings.get("ratio"))
         if budget is None and "ratio" not in settings:
             budget = self.budget
-        method = changed(self.method, settings)
+        method = self.method.changed(settings)
         schedule = (schedule or self._schedule_for(method, budget)).completed_by(method.schedule)
         guard = self.guard if guard is None else guard
         if budget is not None:
@@ -365,7 +294,7 @@ class Patch:
 
     def report(self) -> Report:
         """What was merged and forecast so far, as data; with a budget, what was chosen last."""
-        forecasts = tuple(one.report() for one in self._forecasts)
+        forecasts = tuple(one.report() for one in self._forecasts.parts)
         if not self._models:
             return Report("", "", (), forecasts)
         first = self._models[0]
@@ -398,7 +327,7 @@ class Patch:
 
         ``Forecast(steps=patch.pattern.computed)`` replays it.
         """
-        patterns = [one.pattern for one in self._forecasts]
+        patterns = [one.pattern for one in self._forecasts.parts]
         return Pattern(*(tuple(sorted(chain(*parts))) for parts in zip(*map(astuple, patterns), strict=True)))
 
     def __enter__(self) -> Patch:
@@ -411,5 +340,5 @@ class Patch:
         where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
         what = [repr(self.method)] if self._models else []
         what += [repr(self.forecast)] if self.forecast is not None else []
-        where = where or ", ".join(one.name for one in self._forecasts)
+        where = where or ", ".join(one.name for one in self._forecasts.parts)
         return f"Patch({'on' if self.active else 'removed from'} {where}: {', '.join(what)})"

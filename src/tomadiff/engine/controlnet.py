@@ -20,11 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from tomadiff.engine.components import take_off
 from tomadiff.engine.driver import find_driver
-from tomadiff.engine.forecast import ForecastModel, form_of, time_of
+from tomadiff.engine.forecast import MARK as FORECAST
+from tomadiff.engine.forecast import ForecastModel, form_of, require_no_cache, time_of
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
 from tomadiff.engine.outer_hooks import Around
 from tomadiff.steps.clock import Clock
+from tomadiff.steps.forecast import Forecast
 
 MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
 
@@ -137,3 +140,49 @@ def _tensors(tree: Any) -> list[Tensor]:
 def _look(leaf: Any) -> Any:
     """How to make a tensor like this one; anything else as it is."""
     return {"size": leaf.shape, "dtype": leaf.dtype, "device": leaf.device} if isinstance(leaf, Tensor) else leaf
+
+
+class Forecasts:
+    """Forecasts of all denoisers of a pipeline, and of its ControlNet.
+
+    Attributes:
+        models: the denoisers by name.
+        parts: what goes around each of them.
+    """
+
+    def __init__(self, models: list[tuple[str, nn.Module]], controlnets: list[nn.Module]) -> None:
+        self.models, self._controlnets = models, controlnets
+        self.parts: list[ForecastModel] = []
+        self._controls: list[ForecastControl] = []
+
+    def require_no_cache(self) -> None:
+        """See :func:`tomadiff.engine.forecast.require_no_cache`."""
+        for _, model in self.models:
+            require_no_cache(unwrap(model))
+
+    def use(self, settings: Forecast) -> None:
+        """Put forecasts on, or change those that are."""
+        if not self.parts:
+            self.parts = [ForecastModel(name, model, settings) for name, model in self.models]
+            for part in self.parts:
+                part.put_on()
+            if len(self.parts) == 1:  # else it is not known whose steps the ControlNet's are
+                self._controls = [ForecastControl(model, self.parts[0]) for model in self._controlnets]
+            for control in self._controls:
+                control.put_on()
+        for part in self.parts:
+            part.change(settings)
+
+    def take_off(self) -> None:
+        """Leave the models as they were."""
+        for part in self.parts:
+            part.take_off()
+        for control in self._controls:
+            control.take_off()
+
+    def take_off_earlier(self) -> None:
+        """Take off what an earlier patch has put on."""
+        for _, model in self.models:
+            take_off(model, FORECAST)
+        for model in self._controlnets:
+            take_off(model, MARK)

@@ -100,6 +100,14 @@ class Method(Settings):
         """The same method for tokens in that :meth:`token_order`."""
         return self
 
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """With other settings; an unknown name raises with the known ones."""
+        known = [field.name for field in fields(self)]
+        unknown = [name for name in changes if name not in known]
+        if unknown:
+            raise SettingError(f"{type(self).__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}.")
+        return replace(self, **changes)
+
     def completed_by(self, defaults: Mapping[str, Any]) -> Self:
         """With what is left open as ``defaults`` of a model family say."""
         left_open = {one.name for one in fields(self) if getattr(self, one.name) is None}
