@@ -39,12 +39,12 @@ POINTERS = {  # what every pointer argument points at; None: the tokens' own dty
     **dict.fromkeys(("tokens", "matrix", "merged", "merge", "unmerge", "mass", "residual")),
 }
 LOCAL_PLAN = {
-    "": {"CHOOSES": True, "WEIGHS": True, "FITS": True, "SHARES": False},
-    ", transpose": {"CHOOSES": True, "WEIGHS": True, "FITS": False, "SHARES": False},
-    ", choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False, "SHARES": False},
-    ", weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True, "SHARES": False},
-    ", shared choice": {"CHOOSES": True, "WEIGHS": False, "FITS": False, "SHARES": True},
-    ", shared weights": {"CHOOSES": False, "WEIGHS": True, "FITS": True, "SHARES": True},
+    "": {"CHOOSES": True, "WEIGHTS": True, "FITS": True, "SHARES": False},
+    ", transpose": {"CHOOSES": True, "WEIGHTS": True, "FITS": False, "SHARES": False},
+    ", choice": {"CHOOSES": True, "WEIGHTS": False, "FITS": False, "SHARES": False},
+    ", weights": {"CHOOSES": False, "WEIGHTS": True, "FITS": True, "SHARES": False},
+    ", shared choice": {"CHOOSES": True, "WEIGHTS": False, "FITS": False, "SHARES": True},
+    ", shared weights": {"CHOOSES": False, "WEIGHTS": True, "FITS": True, "SHARES": True},
 }
 # Numbers of which nothing is known; others divide by 16.
 SMALL = {"regions", "count", "kept", "groups", "members", "samples_of_matrix", "merged_count"}
@@ -87,7 +87,7 @@ def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
         yield _program(name, length, dtype, kernel, {"FROM_TOKENS": given}, sizes)
     if length <= LONGEST_PLANNED:
         for name, parts in LOCAL_PLAN.items():
-            kernel, sizes = local_plan.tuning(length, size, weighs=parts["WEIGHS"])
+            kernel, sizes = local_plan.tuning(length, size, weights=parts["WEIGHTS"])
             yield _program(f"local_plan{name}", length, dtype, kernel, parts, sizes)
     for name, shares in (("", False), (", shared", True)):
         parts, rows = {"PRECISION": "ieee", "SHARES": shares}, length if shares else kept

@@ -75,7 +75,7 @@ def apply(
         guard: leave tokens unmerged where that would be faster, as estimated from shapes and the kind of device at the
             first call of each size (the default); ``False`` merges wherever the method says.
         forecast: a tolerance or a :class:`~tomadiff.Forecast`; alone, it forecasts steps of any denoiser and merges
-            nothing. It is ours, not the paper's.
+            nothing. It is an idea of tomadiff, not of the paper.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
     A model that is patched already is patched anew: the earlier patch comes off first.

@@ -1,7 +1,7 @@
 """One model whose denoising steps are forecast: what happens in place of each of its calls.
 
-The model may be any denoiser; nothing inside it is touched. :mod:`tomadiff.steps.forecast` has the rule. It is
-ours, not the paper's.
+The model may be any denoiser; nothing inside it is touched. :mod:`tomadiff.steps.forecast` has the rule. It is an idea
+of tomadiff, not of the paper.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class ForecastModel:
 
     def will_forecast(self, info: StepInfo) -> bool:
         """Whether the next calls, which belong to ``info`` of the same scheduler, are going to be forecast."""
-        ours, theirs = self.info.timeline, info.timeline
-        if ours is None or theirs is None or ours.timesteps is not theirs.timesteps:
+        own, theirs = self.info.timeline, info.timeline
+        if own is None or theirs is None or own.timesteps is not theirs.timesteps:
             return False  # another image
         return self.is_on and self._forecaster.will_forecast(info.step)
 

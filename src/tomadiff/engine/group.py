@@ -72,7 +72,7 @@ class PlanRecord:
 
 
 Watcher = Callable[["PlanGroup", Tensor], None]
-"""Told of a group, whose ``last`` plan is the one to be used, and of the tokens ``(B, N, C)`` of the call."""
+"""Is given a group, whose ``last`` plan is the one to be used, and the tokens ``(B, N, C)`` of the call."""
 
 LAST_PASS = 7  # later calls of a step share a plan: a loop at one timestep must not pile up plans
 

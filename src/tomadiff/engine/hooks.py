@@ -1,7 +1,7 @@
 """Put a function innermost on a module, and take it off again.
 
 Other tools wrap ``module.forward`` from the outside: accelerate keeps the wrapped one in ``_old_forward``, diffusers
-in a hook registry. Ours goes below them all, where the module's own ``forward`` was, so that caches, offloading and
+in a hook registry. This goes below them all, where the module's own ``forward`` was, so that caches, offloading and
 adapters see the module as it always was, whichever came first and whichever leaves first.
 
 Every private name of torch, accelerate and diffusers that we rely on is in this file and in
@@ -22,7 +22,7 @@ from torch import nn
 DATA = "_tomadiff"  # attribute that holds what the injected function needs to know about its module
 
 _PICKLED, _COPIED = "__reduce_ex__", "__deepcopy__"  # what pickle and copy look for on an object
-_GRAPHS = 32  # that torch may compile of one piece of code, where its own limit is 8; see make_room_for_graphs
+_GRAPHS = 32  # that torch may compile of one piece of code, where its own limit is 8; see allow_more_graphs
 _ACCELERATE_FORWARD = "_old_forward"
 _DIFFUSERS_REGISTRY = "_diffusers_hook"
 CALL = "_compiled_call_impl"  # what torch runs, if it is there, when a module is called: hooks and forward are inside
@@ -56,7 +56,7 @@ def eject(module: nn.Module) -> None:
     stop_travel(module)
     old = data.inner.forward if isinstance(data.inner, _Foreign) else types.MethodType(data.inner, module)
     for holder, name in _holders(module):
-        if _is_ours(getattr(holder, name, None)):
+        if _is_injected(getattr(holder, name, None)):
             if holder is module and name == "forward" and data.restored_by_deletion:
                 del module.forward
             else:
@@ -96,7 +96,7 @@ def _is_own_forward(module: nn.Module, forward: Any) -> bool:
     return isinstance(forward, types.MethodType) and forward.__func__ is type(module).forward
 
 
-def _is_ours(forward: Any) -> bool:
+def _is_injected(forward: Any) -> bool:
     return isinstance(forward, types.MethodType) and forward.__func__.__module__.startswith("tomadiff.")
 
 
@@ -104,7 +104,7 @@ def _is_ours(forward: Any) -> bool:
 def let_travel(module: nn.Module) -> None:
     """Let ``module`` be pickled as it was before we touched it, and copied as it is.
 
-    Methods put on a single module cannot be pickled. A deep copy has no such trouble, and takes ours along. What has a
+    Methods put on a single module cannot be pickled. A deep copy has no such problem, and takes them along. What has a
     method ``packed()``, which gives a function and its arguments, is put on again where the pickle is opened.
     """
     module.__dict__[_PICKLED] = types.MethodType(_reduced, module)
@@ -122,25 +122,25 @@ def _reduced(module: nn.Module, protocol: Any) -> Any:
     """What ``module`` is pickled as: itself, without anything of tomadiff, and what is to be put on again."""
     usual: Any = type(module).__reduce_ex__(module, protocol)
     make, args, state, *others = usual
-    ours = [value for name, value in state.items() if name.startswith(DATA) and hasattr(value, "packed")]
-    if not ours:
+    own = [value for name, value in state.items() if name.startswith(DATA) and hasattr(value, "packed")]
+    if not own:
         return make, args, _original(dict(state)), *others
-    return make, args, (_original(dict(state)), [one.packed() for one in ours]), None, None, _unpack
+    return make, args, (_original(dict(state)), [one.packed() for one in own]), None, None, _unpack
 
 
 def _unpack(
     module: nn.Module, packed: tuple[dict[str, Any], list[tuple[Callable[..., None], tuple[Any, ...]]]]
 ) -> None:
-    state, ours = packed
+    state, own = packed
     module.__setstate__(state)
-    for put_on, args in ours:
+    for put_on, args in own:
         put_on(module, *args)
 
 
 def _original(state: dict[str, Any]) -> dict[str, Any]:
     """The attributes of a module as they were before we touched it."""
     data = state.get(DATA)
-    if data is not None and _is_ours(state.get("forward")):
+    if data is not None and _is_injected(state.get("forward")):
         state.pop("forward")
         if isinstance(data.inner, _Foreign):
             state["forward"] = data.inner.forward
@@ -150,9 +150,9 @@ def _original(state: dict[str, Any]) -> dict[str, Any]:
             state.pop(name)
             state.update(gates.own)
     hooks = state["_forward_pre_hooks"]
-    ours = {number for number, hook in hooks.items() if isinstance(hook, RootHook)}
+    own = {number for number, hook in hooks.items() if isinstance(hook, RootHook)}
     for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
-        state[name] = type(hooks)((number, hook) for number, hook in state[name].items() if number not in ours)
+        state[name] = type(hooks)((number, hook) for number, hook in state[name].items() if number not in own)
     travel = (_PICKLED, _COPIED)
     return {name: value for name, value in state.items() if not (name in travel or _is_mark(name, value))}
 
@@ -178,7 +178,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def make_room_for_graphs(model: nn.Module) -> None:
+def allow_more_graphs(model: nn.Module) -> None:
     """Let torch compile more graphs of one piece of code, if blocks of ``model`` are compiled one by one.
 
     They share theirs, and each kind of block needs one graph unpatched, one at steps that do not merge and one at steps
@@ -312,8 +312,8 @@ class TokenReorder:
 
     def stop(self) -> None:
         """Take both off again."""
-        for name, ours in ((_TO_TOKENS, self._enter), (_FROM_TOKENS, self._leave)):
-            if self._module.__dict__.get(name) == ours:
+        for name, own in ((_TO_TOKENS, self._enter), (_FROM_TOKENS, self._leave)):
+            if self._module.__dict__.get(name) == own:
                 del self._module.__dict__[name]
         self._module.__dict__.update(self.own)
         stop_travel(self._module)

@@ -20,10 +20,10 @@ from tomadiff.engine.hooks import (
     EndOfImage,
     RootHook,
     TokenReorder,
+    allow_more_graphs,
     eject,
     inject,
     let_travel,
-    make_room_for_graphs,
     stop_travel,
     unwrap,
 )
@@ -98,7 +98,7 @@ class PatchedModel:
             old.take_off()
         self.is_on, self.calls, self.context.rng = True, 0, ImageRng(self.method.seed)
         self.model.__dict__[MARK] = self
-        make_room_for_graphs(self.model)
+        allow_more_graphs(self.model)
         try:
             for module, site in self.sites:
                 inject(module, self._function(site), site)

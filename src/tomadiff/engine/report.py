@@ -116,7 +116,7 @@ class ForecastReport:
 
     def lines(self) -> list[str]:
         """As text."""
-        lines = [f"{self.component}: {self.model}, {self.settings!r}, ours and not the paper's"]
+        lines = [f"{self.component}: {self.model}, {self.settings!r}, not of the paper"]
         if not self.settings.skips:
             return [*lines, "  nothing is forecast: every step is computed"]
         if not self.pattern.computed:

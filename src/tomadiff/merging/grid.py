@@ -244,7 +244,7 @@ def _near_equal(total: int, parts: int) -> list[tuple[int, int]]:
 
 
 def _squarest_parts(grid: Grid, count: int) -> tuple[int, int]:
-    """Rows × columns near ``count`` whose tiles are near-square; the wish for the count weighs double."""
+    """Rows × columns near ``count`` whose tiles are near-square; the count matters twice as much."""
 
     def misfit(parts: tuple[int, int]) -> float:
         rows, columns = parts

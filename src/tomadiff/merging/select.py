@@ -105,12 +105,12 @@ class FacilityLocation:
         """Begin with the empty set, on a similarity ``(M, L, L)``."""
         self.by_candidate = similarity.transpose(1, 2).contiguous()  # row v: how like v every token is
         self.best = similarity.new_zeros(similarity.shape[:2])
-        self._room = torch.empty_like(self.by_candidate)
+        self._difference = torch.empty_like(self.by_candidate)
 
     def gains(self) -> Tensor:
         """``(M, L)`` what each token would add to the set chosen so far."""
-        torch.sub(self.by_candidate, self.best[:, None, :], out=self._room)
-        return self._room.clamp_(min=0).sum(-1)
+        torch.sub(self.by_candidate, self.best[:, None, :], out=self._difference)
+        return self._difference.clamp_(min=0).sum(-1)
 
     def add(self, chosen: Tensor) -> None:
         """Add token ``chosen[m]`` ``(M,)`` to the set of region ``m``."""
@@ -140,7 +140,7 @@ def greedy(objective: FacilityLocation, similarity: Tensor, count: int, mask: Te
         count: destinations per region.
         mask: ``(M, L)`` true for tokens that may be chosen.
     """
-    _require_room(count, similarity.shape[1])
+    _require_count(count, similarity.shape[1])
     clean = _masked(similarity, mask)
     objective.start(clean)
     bar = clean.new_zeros(clean.shape[:2]) if mask is None else torch.where(mask, 0.0, _LAST_RESORT)
@@ -203,7 +203,7 @@ def random(
     ``sample`` is the number of regions of one image: all images of a batch choose alike, as each would alone.
     """
     regions, length = similarity.shape[:2]
-    _require_room(count, length)
+    _require_count(count, length)
     own, of_one = generator or torch.Generator().manual_seed(0), sample or regions
     values = torch.rand((of_one, length), generator=own, device=own.device).to(similarity.device)
     values = values.repeat(regions // of_one, 1)
@@ -216,7 +216,7 @@ def random(
 def strided(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """Evenly spaced destinations among the tokens that may be chosen."""
     regions, length = similarity.shape[:2]
-    _require_room(count, length)
+    _require_count(count, length)
     if mask is None:
         mask = torch.ones(regions, length, dtype=torch.bool, device=similarity.device)
     steps = torch.arange(count, device=similarity.device)
@@ -277,7 +277,7 @@ def _mean_of_real(best: Tensor, mask: Tensor | None) -> Tensor:
     return best.sum(-1) / real
 
 
-def _require_room(count: int, length: int) -> None:
+def _require_count(count: int, length: int) -> None:
     if not 1 <= count <= length:
         raise ShapeError(f"Asked for {count} destinations in regions of {length} tokens; choose 1 to {length}.")
 

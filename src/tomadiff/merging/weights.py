@@ -40,7 +40,7 @@ class Seen:
 NOTHING = Seen()
 
 TEMPERATURE = 1e-3  # of the softmax over cosines, as in the authors' released code
-_LIGHTEST = 1e-6  # a destination that no token weighs more than this stands for itself alone
+_LIGHTEST = 1e-6  # a destination that gets no more weight than this stands for itself alone
 _NEGLIGIBLE = 1e-9  # a weight that no float32 sum of weights would notice
 
 

@@ -1,4 +1,4 @@
-"""Forecast the outputs of denoising steps instead of computing them. This is ours, not the paper's.
+"""Forecast the outputs of denoising steps instead of computing them. An idea of tomadiff, not of the paper.
 
 Between two computed steps the output of a denoiser moves almost along a line, so a step that the line predicts well
 need not be computed. Which steps these are is measured in the run itself: whenever a step is computed, its output is
@@ -37,8 +37,9 @@ Share = Annotated[float, Rule("give a number from 0 to 1", lambda value: 0 <= va
 
 @dataclass(frozen=True)
 class Forecast(Settings):
-    """Which denoising steps are forecast from earlier ones instead of computed. Ours, not the paper's.
+    """Which denoising steps are forecast from earlier ones instead of computed.
 
+    This is an idea of tomadiff, not of the paper.
     ``Forecast(0.05)`` measures the error and decides; ``every`` and ``steps`` are fixed patterns.
 
     Attributes:

@@ -17,7 +17,7 @@ from tomadiff.errors import TomaError
 
 MOST_BYTES = 64 * 2**20  # of a file that is read at once
 MOST_LINE = 2**20  # bytes of a line of one that is read line by line
-MOST_DEPTH = 32  # lists and objects in each other; ours have seven
+MOST_DEPTH = 32  # lists and objects in each other; seven are in use
 
 
 class FileError(TomaError, ValueError):

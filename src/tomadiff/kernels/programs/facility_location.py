@@ -68,14 +68,14 @@ def streamed(
     best = tl.where(counts, 0.0, float("inf"))  # a token that does not count can never be served better
     rows = similarity + region * length * length
     for step in range(count):
-        room = tl.zeros([ROWS, PLACES], tl.float32)
+        missing = tl.zeros([ROWS, PLACES], tl.float32)
         for number in range(PLACES // ROWS):
             best_here = tl.max(tl.where(block == number, best, 0.0), axis=0)
             row = number * ROWS + here_of_block
             inside = (row < length)[:, None] & usable[None, :]
             alike = tl.load(rows + row[:, None] * length + place[None, :], inside, 0.0).to(tl.float32)
-            room += tl.maximum(alike - best_here[:, None], 0.0)
-        gain = tl.sum(room, axis=0)
+            missing += tl.maximum(alike - best_here[:, None], 0.0)
+        gain = tl.sum(missing, axis=0)
         chosen = tl.argmax(gain + bar, axis=0)
         here = place == chosen
         _note(indices, gains, region * count + step, chosen, gain, here)

@@ -3,7 +3,7 @@
 """``local_plan``: from tokens to the destinations and matrices of a plan, in one launch or two.
 
 One program has one region of one sample. It multiplies the region's tokens with each other, chooses destinations by
-facility location, weighs tokens against them, and fits the least-squares unmerge. All of it happens in registers, as
+facility location, computes their weights, and fits the least-squares unmerge. All of it happens in registers, as
 matrices over the region's places; a destination is a place with a rank. Two launches are needed where samples share
 their destinations (a group): a choice by the mean of the group's cosines, then weights for every sample. The same two
 are needed where regions share their number: the first tells what every place is worth, the second keeps the first so
@@ -52,7 +52,7 @@ def local_plan(
     sample_stride,
     token_stride,
     CHOOSES: tl.constexpr,
-    WEIGHS: tl.constexpr,
+    WEIGHTS: tl.constexpr,
     FITS: tl.constexpr,
     SHARES: tl.constexpr,
     PLACES: tl.constexpr,
@@ -60,7 +60,7 @@ def local_plan(
 ):
     """Region ``program_id(0) % regions`` of the samples ``g, g + groups, …`` of group ``g = program_id(0) // regions``.
 
-    Whoever ``WEIGHS`` has groups of one sample.
+    With ``WEIGHTS``, groups are of one sample.
     """
     region = (tl.program_id(0) % regions).to(tl.int64)
     group = (tl.program_id(0) // regions).to(tl.int64)
@@ -90,7 +90,7 @@ def local_plan(
         products = _without_nan(own)
         cosine = _cosines(products, place)
         rank = _ranks(places + (group * regions + region) * kept, place, kept)
-    if WEIGHS:
+    if WEIGHTS:
         where = group * regions + region
         order = rank
         if SHARES:
@@ -199,7 +199,7 @@ def _averages(weights, total, rank, place):
 def _merged_products(products, averages, rank, place, kept):
     """Inner products of tokens with merged tokens, and of those with each other, one destination at a time.
 
-    An exact product of float32 matrices would keep its operands in registers, and there is no room for them.
+    An exact product of float32 matrices would keep its operands in registers, and they do not fit.
     """
     cross = tl.zeros([place.shape[0], place.shape[0]], tl.float32)
     for step in range(kept):
@@ -256,11 +256,11 @@ def _store_turned(target, matrix, where, rank, inside):
     tl.store(target + where, matrix.to(target.dtype.element_ty), inside[:, None] & (rank >= 0)[None, :])
 
 
-def tuning(length: int, element_size: int, *, weighs: bool = True) -> tuple[Any, dict[str, int]]:
+def tuning(length: int, element_size: int, *, weights: bool = True) -> tuple[Any, dict[str, int]]:
     """The kernel, and the sizes it is compiled for; 16 is the least that a matrix unit takes."""
     places = max(16, triton.next_power_of_2(length))
     channels = 16 if element_size == 4 else 32  # operands of exact float32 products lie in registers
-    warps = max(1, places * places // (256 if weighs else 512))
+    warps = max(1, places * places // (256 if weights else 512))
     return local_plan, {"PLACES": places, "CHANNELS": channels, "num_warps": warps}
 
 
@@ -290,7 +290,7 @@ def launch(
     kernel[(samples * regions,)](
         tokens, index, mask, chosen, merge, unmerge, mass, near, near, near if starts is None else starts,
         temperature, pull or 0.0, samples, 1, regions, length, kept, tokens.shape[2], tokens.shape[1],
-        tokens.stride(0), tokens.stride(1), CHOOSES=places is None and not together, WEIGHS=True,
+        tokens.stride(0), tokens.stride(1), CHOOSES=places is None and not together, WEIGHTS=True,
         FITS=pull is not None, SHARES=starts is not None, **sizes,
     )  # fmt: skip
     return chosen, merge, unmerge, mass, near
@@ -309,9 +309,9 @@ def _choose(
 ) -> None:
     """Write the destinations of every sample to ``chosen``, and what they are worth to ``worth`` if regions share."""
     samples, regions, kept = chosen.shape
-    kernel, sizes = tuning(index.shape[1], tokens.element_size(), weighs=False)
+    kernel, sizes = tuning(index.shape[1], tokens.element_size(), weights=False)
     kernel[(groups * regions,)](
         tokens, index, mask, chosen, tokens, tokens, tokens, worth, worth, worth, 1.0, 0.0,
         groups, samples // groups, regions, index.shape[1], kept, tokens.shape[2], tokens.shape[1],
-        tokens.stride(0), tokens.stride(1), CHOOSES=True, WEIGHS=False, FITS=False, SHARES=shares, **sizes,
+        tokens.stride(0), tokens.stride(1), CHOOSES=True, WEIGHTS=False, FITS=False, SHARES=shares, **sizes,
     )  # fmt: skip
