@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("src/tomadiff",)
+PATHS = ("src/tomadiff", "README.md")  # folders, or single files
 ENDINGS = {".css", ".js", ".md", ".py"}
 
 # Regular expressions, and what to say instead. "_" ends a word; capitals count where a word has some.
@@ -68,7 +68,7 @@ def found(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def files() -> list[Path]:
-    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")))
+    paths = (path for part in PATHS for path in (ROOT / part, *sorted((ROOT / part).rglob("*"))))
     return [path for path in paths if path.suffix in ENDINGS]
 
 
