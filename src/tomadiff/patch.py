@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +16,8 @@ from tomadiff.engine.controlnet import Forecasts
 from tomadiff.engine.forecast import ForecastModel
 from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.hooks import unwrap
-from tomadiff.engine.model import MARK, PatchedModel, merges_nothing
-from tomadiff.engine.report import Report
+from tomadiff.engine.model import MARK, PatchedModel
+from tomadiff.engine.report import Report, merges_nothing
 from tomadiff.errors import PatchError, SettingError
 from tomadiff.families.registry import family_of
 from tomadiff.merging.plan import Plan
@@ -65,8 +64,7 @@ def apply(
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
         method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
-        schedule: how long plans are kept, instead of the method's own (ToMA: one step; ToMA.paper: destinations 10
-            steps, weights 5).
+        schedule: how long plans are kept, instead of the method's own.
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
         flops: instead of a ratio, the share of the unmerged FLOPs that a whole image may cost, planning
@@ -78,15 +76,17 @@ def apply(
             nothing. It is an idea of tomadiff, not of the paper.
         settings: any other setting of the method, such as ``levels=(0,)``.
 
-    A model that is patched already is patched anew: the earlier patch comes off first.
+    An earlier patch of the model comes off first.
     """
-    budget, own = _budget(flops, speedup, method, ratio), None
-    steps = Forecast.of(forecast)
+    given = ratio if method is None or isinstance(method, Method) else method
+    budget, own, steps = _budget(flops, speedup, given), None, Forecast.of(forecast)
     if steps is not None and not settings and all(one is None for one in (method, schedule, ratio, preset, budget)):
         return Patch(target, None, None, False, forecast=steps)
     if preset is not None:
-        method, own, stored = _of_preset(preset, method)
-        steps = stored if steps is None else steps
+        if method is not None:
+            raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's.")
+        stored = Preset.of(preset)
+        method, own, steps = stored.method, stored.schedule, stored.forecast if steps is None else steps
     chosen = _method(method, ratio, settings)
     own = own or chosen.schedule
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
@@ -100,21 +100,13 @@ def remove(target: Any) -> None:
         take_off(model, MARK)
 
 
-def _budget(
-    flops: float | None, speedup: float | None, method: Method | float | None, ratio: float | None
-) -> Budget | None:
+def _budget(flops: float | None, speedup: float | None, ratio: object) -> Budget | None:
     """The budget that was given, if one was; a method beside it says everything but the ratio."""
-    budget = None
-    if flops is not None or speedup is not None:
-        from tomadiff.cost.budget import Budget
+    if flops is None and speedup is None:
+        return None
+    from tomadiff.cost.budget import Budget
 
-        budget = Budget(flops, speedup)
-    given = ratio if method is None or isinstance(method, Method) else method
-    if budget is not None and given is not None:
-        raise SettingError(
-            f"Both {budget} and the ratio {given} were given; the budget chooses the ratio, so give one."
-        )
-    return budget
+    return Budget(flops, speedup).instead_of(ratio)
 
 
 def _policy(guard: bool, budget: Budget | None) -> CostPolicy | None:
@@ -129,13 +121,6 @@ def _policy(guard: bool, budget: Budget | None) -> CostPolicy | None:
 def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
     """A schedule that comes with a method or preset; where merging begins is a budget's to choose, if there is one."""
     return schedule if budget is None else replace(schedule, start=0)
-
-
-def _of_preset(preset: str | Path | Preset, method: Method | float | None) -> tuple[Method, Schedule, Forecast | None]:
-    if method is not None:
-        raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's own.")
-    loaded = preset if isinstance(preset, Preset) else Preset.load(preset)
-    return loaded.method, loaded.schedule, loaded.forecast
 
 
 def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
@@ -236,7 +221,7 @@ class Patch:
         if not self.active:
             raise PatchError("This patch was removed; call tomadiff.apply again.")
         if settings or any(one is not None for one in (schedule, guard, flops, speedup)):
-            self._set_merging(schedule, guard, flops, speedup, settings)
+            self._set_merging(schedule, guard, _budget(flops, speedup, settings.get("ratio")), settings)
         steps = Forecast.of(forecast)
         if steps is not None:
             self._forecasts.use(steps)
@@ -244,16 +229,10 @@ class Patch:
         self._warn_if_idle()
 
     def _set_merging(
-        self,
-        schedule: Schedule | None,
-        guard: bool | None,
-        flops: float | None,
-        speedup: float | None,
-        settings: dict[str, Any],
+        self, schedule: Schedule | None, guard: bool | None, budget: Budget | None, settings: dict[str, Any]
     ) -> None:
         if not self._models:
             raise PatchError("This patch merges nothing; call tomadiff.apply again, with a ratio and a forecast.")
-        budget = _budget(flops, speedup, None, settings.get("ratio"))
         if budget is None and "ratio" not in settings:
             budget = self.budget
         method = self.method.changed(settings)
@@ -298,9 +277,8 @@ class Patch:
         if not self._models:
             return Report("", "", (), forecasts)
         first = self._models[0]
-        return Report(
-            str(first.settled), str(first.schedule), tuple(patched.report() for patched in self._models), forecasts
-        )
+        models = tuple(patched.report() for patched in self._models)
+        return Report(str(first.settled), str(first.schedule), models, forecasts)
 
     def plans(self) -> dict[str, Plan]:
         """The plan last used by each group, by name (``"level 0"``); empty before the first call and after removal."""
@@ -323,12 +301,8 @@ class Patch:
 
     @property
     def pattern(self) -> Pattern:
-        """Which steps of the last image were computed; of a pipeline with two denoisers, by both.
-
-        ``Forecast(steps=patch.pattern.computed)`` replays it.
-        """
-        patterns = [one.pattern for one in self._forecasts.parts]
-        return Pattern(*(tuple(sorted(chain(*parts))) for parts in zip(*map(astuple, patterns), strict=True)))
+        """Which steps of the last image were computed; ``Forecast(steps=patch.pattern.computed)`` replays it."""
+        return self._forecasts.pattern
 
     def __enter__(self) -> Patch:
         return self

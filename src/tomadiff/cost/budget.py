@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Self
 
 from tomadiff.errors import SettingError
 from tomadiff.methods.base import Method
@@ -115,6 +115,14 @@ class Budget(Settings):
     def of(cls, flops: float | None, speedup: float | None) -> Budget | None:
         """The one that was given, if one was."""
         return None if flops is None and speedup is None else cls(flops, speedup)
+
+    def instead_of(self, ratio: object) -> Self:
+        """Itself; raises if a ratio was given too."""
+        if ratio is not None:
+            raise SettingError(
+                f"Both {self} and the ratio {ratio} were given; the budget chooses the ratio, so give one."
+            )
+        return self
 
     def require_free(self, method: Method, schedule: Schedule) -> None:
         """Raise if settings leave no choice, or save in ways that are not counted."""

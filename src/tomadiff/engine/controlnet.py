@@ -14,6 +14,8 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Hashable
+from dataclasses import astuple
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from tomadiff.engine.forecast import ForecastModel, form_of, require_no_cache, t
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
 from tomadiff.engine.outer_hooks import Around
 from tomadiff.steps.clock import Clock
-from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.forecast import Forecast, Pattern
 
 MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
 
@@ -172,6 +174,12 @@ class Forecasts:
                 control.put_on()
         for part in self.parts:
             part.change(settings)
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which steps of the last image were computed; of several denoisers, by all of them."""
+        patterns = [part.pattern for part in self.parts]
+        return Pattern(*(tuple(sorted(chain(*steps))) for steps in zip(*map(astuple, patterns), strict=True)))
 
     def take_off(self) -> None:
         """Leave the models as they were."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tomadiff.engine.components import take_off
 from tomadiff.engine.discover import Discovery, for_family
 from tomadiff.engine.driver import Driver, OneAtATime, find_driver
 from tomadiff.engine.forward import Site, merged_block, merged_op, planning_block
@@ -31,7 +32,7 @@ from tomadiff.engine.outer_hooks import attention_backend, version_of
 from tomadiff.engine.parallel import own_part, processes
 from tomadiff.engine.policy import Policy
 from tomadiff.engine.pooled import pooled_op
-from tomadiff.engine.report import LevelReport, ModelReport
+from tomadiff.engine.report import NO_GAIN, ModelReport, describe
 from tomadiff.engine.reuse import reusing_block, reusing_op
 from tomadiff.families.base import Family, ModelCall, TokenLayout
 from tomadiff.families.registry import family_of
@@ -45,12 +46,6 @@ logger = logging.getLogger("tomadiff")
 MARK = "_tomadiff_patch"  # attribute of a patched model that leads to its patch
 _FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; all else are ops
 _REUSING: dict[Callable[..., Any], Callable[..., Any]] = {merged_op: reusing_op, merged_block: reusing_block}
-_NO_GAIN = "merging would not be faster here (guard=False merges all the same)"
-
-
-def merges_nothing(method: Method, schedule: Schedule) -> bool:
-    """Whether the settings alone leave every token where it is."""
-    return method.ratio == 0 and not schedule.varies and schedule.reuse_every == 1
 
 
 class PatchedModel:
@@ -93,9 +88,7 @@ class PatchedModel:
         self._depths = found.depths
         if self.policy is not None:
             self.policy.start(self)
-        old = self.model.__dict__.get(MARK)
-        if old is not None:
-            old.take_off()
+        take_off(self.model, MARK)
         self.is_on, self.calls, self.context.rng = True, 0, ImageRng(self.method.seed)
         self.model.__dict__[MARK] = self
         allow_more_graphs(self.model)
@@ -135,7 +128,7 @@ class PatchedModel:
             group.plan, group.active = None, False
             group.records.clear()
         self._forget()
-        self._last_report = self._described()
+        self._last_report = describe(self)
         self.groups, self.sites, self.reorders, self.token_layout, self._read_from = [], [], [], None, []
         if self.policy is not None:
             self.policy.stop()
@@ -180,7 +173,7 @@ class PatchedModel:
             group.needs_grad, group.proportional = needs_grad, takes_bias and group.method.is_proportional
             self._tell(group, call, learns)
         if self.policy is not None and self.policy.refuses_all():
-            self.warn_once(_NO_GAIN)
+            self.warn_once(NO_GAIN)
         self.context.passes = self.passes(call.image)
         self.calls += 1
 
@@ -212,7 +205,7 @@ class PatchedModel:
         layout, info, image = self.token_layout, self.context.info, call.image
         grid = None if layout is None else layout.grids.get(self._depths[group.name])
         if grid != group.whole:
-            self._forget_outputs(group)
+            self._forget(group)
         group.whole = group.grid = grid
         group.tail = 0 if layout is None else layout.tail
         group.pass_index = info.pass_index
@@ -290,14 +283,10 @@ class PatchedModel:
         self.clock.begin()
         self._forget()
 
-    def _forget(self) -> None:
+    def _forget(self, group: PlanGroup | None = None) -> None:
         """Drop what was kept of the last image: every image is generated as if it were the first."""
         for _, site in self.sites:
-            site.last.clear()
-
-    def _forget_outputs(self, group: PlanGroup) -> None:
-        for _, site in self.sites:
-            if site.group is group:
+            if group in (None, site.group):
                 site.last.clear()
 
     # ------------------------------------------------------------------------------------------ report
@@ -314,30 +303,7 @@ class PatchedModel:
 
     def report(self) -> ModelReport:
         """What was merged so far; of a patch that was removed, what had been."""
-        return self._described() if self.is_on or self._last_report is None else self._last_report
-
-    def _described(self) -> ModelReport:
-        kind, family, policy = type(self.model).__name__, self.family, self.policy
-        levels = tuple(self._level_report(group) for group in self.groups)
-        budget, guard = ("", "") if policy is None else (policy.describe_budget(), policy.describe_guard())
-        return ModelReport(
-            self.name, kind, family.title, levels, self.skipped, family.note, self._why_idle(), budget, guard
-        )
-
-    def _why_idle(self) -> str:
-        if merges_nothing(self.method, self.schedule):
-            return "the ratio is 0"
-        if not self.calls:
-            return "the model has not run yet"
-        if self.policy is not None and self.policy.refuses_all():
-            return _NO_GAIN
-        if any(group.bypassed for group in self.groups):
-            return "every call ran unmerged"
-        return "no step so far was one to merge at"
-
-    def _level_report(self, group: PlanGroup) -> LevelReport:
-        left_out, expected = (0, None) if self.policy is None else self.policy.verdict(group)
-        return LevelReport.of(group, [site for _, site in self.sites if site.group is group], left_out, expected)
+        return describe(self) if self.is_on or self._last_report is None else self._last_report
 
 
 def _put_on(model: nn.Module, name: str, *settings: Any) -> None:

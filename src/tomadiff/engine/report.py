@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -12,7 +13,14 @@ from torch.utils._pytree import tree_leaves
 from tomadiff.engine.forward import Site
 from tomadiff.engine.group import PlanGroup
 from tomadiff.merging.plan import Plan
+from tomadiff.methods.base import Method
 from tomadiff.steps.forecast import Forecast, Pattern
+from tomadiff.steps.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tomadiff.engine.model import PatchedModel
+
+NO_GAIN = "merging would not be faster here (guard=False merges all the same)"
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,37 @@ class ModelReport:
     def merged(self) -> bool:
         """Whether any plan was used."""
         return any(level.tokens_before is not None for level in self.levels)
+
+
+def describe(patched: PatchedModel) -> ModelReport:
+    """What a patched model has merged so far."""
+    kind, family, policy = type(patched.model).__name__, patched.family, patched.policy
+    levels = tuple(_level(patched, group) for group in patched.groups)
+    budget, guard = ("", "") if policy is None else (policy.describe_budget(), policy.describe_guard())
+    idle = _why_idle(patched)
+    return ModelReport(patched.name, kind, family.title, levels, patched.skipped, family.note, idle, budget, guard)
+
+
+def _level(patched: PatchedModel, group: PlanGroup) -> LevelReport:
+    left_out, expected = (0, None) if patched.policy is None else patched.policy.verdict(group)
+    return LevelReport.of(group, [site for _, site in patched.sites if site.group is group], left_out, expected)
+
+
+def _why_idle(patched: PatchedModel) -> str:
+    if merges_nothing(patched.method, patched.schedule):
+        return "the ratio is 0"
+    if not patched.calls:
+        return "the model has not run yet"
+    if patched.policy is not None and patched.policy.refuses_all():
+        return NO_GAIN
+    if any(group.bypassed for group in patched.groups):
+        return "every call ran unmerged"
+    return "no step so far was one to merge at"
+
+
+def merges_nothing(method: Method, schedule: Schedule) -> bool:
+    """Whether the settings alone leave every token where it is."""
+    return method.ratio == 0 and not schedule.varies and schedule.reuse_every == 1
 
 
 @dataclass(frozen=True)

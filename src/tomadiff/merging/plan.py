@@ -113,8 +113,8 @@ class Plan(ABC):
             return table.index_select(dim, rows[0])
         if dim % table.dim() == 0:
             raise SettingError("A table without batch axis needs one set of destinations: use share='batch'.")
-        own_rows = zip(table.expand(rows.shape[0], *table.shape[1:]), rows, strict=True)
-        return torch.stack([sample.index_select(dim % table.dim() - 1, own) for sample, own in own_rows])
+        each = zip(table.expand(rows.shape[0], *table.shape[1:]), rows, strict=True)
+        return torch.stack([sample.index_select(dim % table.dim() - 1, own) for sample, own in each])
 
 
 @dataclass(frozen=True)
@@ -261,10 +261,8 @@ class MergePlan(Plan):
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MergePlan:
         """The same plan on another device, with its matrices in another dtype."""
-        layout = self.layout
-        moved = replace(
-            layout, index=layout.index.to(device), mask=layout.mask.to(device), inverse=layout.inverse.to(device)
-        )
+        layout, tables = self.layout, ("index", "mask", "inverse")
+        moved = replace(layout, **{name: getattr(layout, name).to(device) for name in tables})
         return type(self)(
             moved,
             self.local_index.to(device),
@@ -281,8 +279,8 @@ class MergePlan(Plan):
         return (
             f"{type(self).__name__}({self.grid} tokens: {self.tokens} → {self.kept} "
             f"({self.realised_ratio:.1%} merged away), {layout.regions} regions of {layout.length}, "
-            f"batch {self.merge_matrix.shape[0]}, "
-            f"coverage {self.coverage.mean().item():.4f}, {self.nbytes / 1024:.0f} KiB {self.merge_matrix.dtype})"
+            f"batch {self.batch}, coverage {self.coverage.mean().item():.4f}, "
+            f"{self.nbytes / 1024:.0f} KiB {self.merge_matrix.dtype})"
         )
 
 

@@ -52,6 +52,11 @@ class Preset(Settings):
         object.__setattr__(self, "schedule", self.schedule.completed_by(self.method.schedule))
 
     @classmethod
+    def of(cls, source: str | Path | Preset) -> Preset:
+        """A preset as it is, or loaded."""
+        return source if isinstance(source, Preset) else cls.load(source)
+
+    @classmethod
     def load(cls, source: str | Path) -> Preset:
         """By the name of one that ships, or by the path of a file."""
         path = _FOLDER / f"{source}.json" if str(source) in available() else Path(source)

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tomadiff.engine.model import merges_nothing
+from tomadiff.engine.report import merges_nothing
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused, due_at
 from tomadiff.evaluation.runs.generate import Call, arguments_of

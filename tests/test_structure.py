@@ -1,0 +1,101 @@
+"""What a newcomer meets: few entries, short files, short functions, a quick import, and private names in one place."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+PACKAGE = Path(__file__).parents[1] / "src" / "tomadiff"
+FILES = sorted(PACKAGE.rglob("*.py"))
+HOOKS = ("engine/hooks.py", "engine/outer_hooks.py")  # one file of both would be too long
+# Private names of torch that stand for something public elsewhere, or that cost has no other way to see.
+KNOWN = {
+    "_pytree": "torch.utils._pytree, which torch itself documents to users",
+    "_python_dispatch": "TorchDispatchMode lives there",
+    "_subclasses": "FakeTensor lives there",
+    "_C": "of torch.Tag and the like",
+    "_dynamo": "torch._dynamo.config and graph_break",
+    "_schema": "of an operator, which TorchDispatchMode hands over",
+    "_overloadpacket": "of an operator, the key of flop_registry",
+    "_cdata": "tells storages apart",
+    "_getframe": "sys._getframe, which Python documents",
+    "_current_frames": "sys._current_frames, which Python documents",
+}
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef, int]]:
+    """Every function but Triton programs, with its number of lines."""
+    for path in FILES:
+        if "programs" not in path.parts:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    yield path, node, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_the_package_shows_few_entries() -> None:
+    assert len([entry for entry in PACKAGE.iterdir() if entry.name != "__pycache__"]) <= 18
+
+
+def test_files_are_short() -> None:
+    long = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {name: lines for name, lines in long.items() if lines > 320} == {}
+
+
+def test_functions_are_short() -> None:
+    """A command's options are its signature, so only the lines of its body count."""
+    assert median(lines for _, _, lines in functions()) <= 8
+    long = [f"{path.name}: {node.name}" for path, node, lines in functions() if lines - _signature(path, node) > 45]
+    assert long == []
+
+
+def _signature(path: Path, node: ast.FunctionDef) -> int:
+    return node.body[0].lineno - node.lineno if "cli" in path.parts else 0
+
+
+def test_importing_loads_neither_diffusers_nor_costs() -> None:
+    code = (
+        "import sys, tomadiff\n"
+        "tomadiff.ToMA\n"
+        "own = [m for name, m in sys.modules.items() if name.startswith('tomadiff') and getattr(m, '__file__', None)]\n"
+        "print(sum(len(open(m.__file__, encoding='utf-8').readlines()) for m in own))\n"
+        "print('diffusers' in sys.modules, 'tomadiff.cost' in sys.modules)\n"
+        "tomadiff.apply\n"
+        "print('diffusers' in sys.modules, 'tomadiff.cost' in sys.modules)\n"
+    )
+    lines, *loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert int(lines) <= 4500
+    assert loaded == ["False False", "False False"]
+
+
+def test_private_names_of_others_are_in_one_place() -> None:
+    """A name with an underscore that tomadiff does not define belongs to another library."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    own = {name for tree in trees.values() for name in _defined(tree)}
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.attr}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own | KNOWN.keys()
+        and not str(path.relative_to(PACKAGE)).startswith(HOOKS)
+    ]  # fmt: skip
+    assert wrong == []
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
