@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PATHS = ("src/tomadiff", "README.md")  # folders, or single files
+PATHS = ("src/tomadiff", "README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/index.md")  # folders, or single files
 ENDINGS = {".css", ".js", ".md", ".py"}
 
 # Regular expressions, and what to say instead. "_" ends a word; capitals count where a word has some.
