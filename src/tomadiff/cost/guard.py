@@ -26,9 +26,6 @@ from tomadiff.engine.group import PlanGroup
 from tomadiff.families.base import Family
 from tomadiff.merging.plan import Plan
 
-DEFAULT = True
-"""Whether patches are guarded unless told otherwise."""
-
 SLACK = 0.05  # share of its time that a call may lose by the estimate, which is not exact; all of a group may lose none
 _AROUND = 14  # launches that the Python around a wrapped call takes the time of; measured on small models
 _BEFORE = 30  # the same for what is done once per group, before a call of the model and at its first site

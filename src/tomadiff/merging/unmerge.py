@@ -8,15 +8,15 @@ spread the way the tokens themselves are spread between them.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tomadiff.errors import require_choice
-
-Unmerge = Literal["transpose", "pseudo-inverse", "least-squares"]
-UNMERGES: tuple[str, ...] = get_args(Unmerge)
+from tomadiff.utils.settings import named
 
 _PINV_CUTOFF = 1e-3  # singular values below this share of the largest are noise of (nearly) equal destinations
 PULL = 0.05  # of least squares towards the transpose, in mean squared lengths of merged tokens; flat from .01 to .3
@@ -25,26 +25,57 @@ _ROUNDS = 16  # of Newton's iteration elsewhere: the pull bounds the condition n
 _RESIDUAL = 1e-3  # of an inverse that can be trusted
 
 
+@dataclass(frozen=True)
+class Unmerging:
+    """A way to undo a merge.
+
+    Attributes:
+        matrix: ``(weights, merge, products, kept)`` → ``(B, R, L, k)``; see :func:`unmerge_matrix`.
+        needs_products: whether it looks at the tokens, through their inner products.
+    """
+
+    matrix: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+    needs_products: bool = False
+
+
 def unmerge_matrix(
-    weights: Tensor, merge: Tensor, kind: Unmerge, products: Tensor | None = None, kept: Tensor | None = None
+    weights: Tensor, merge: Tensor, kind: str, products: Tensor | None = None, kept: Tensor | None = None
 ) -> Tensor:
     """The matrix ``(B, R, L, k)`` that undoes ``merge``.
 
     Args:
         weights: ``(B, R, k, L)`` of every token (a column) over the destinations of its region.
         merge: ``(B, R, k, L)`` the same with rows that sum to one.
-        kind: which of the ways above.
-        products: ``(B, R, L, L)`` inner products of the tokens, which least squares looks at.
+        kind: a name in :data:`UNMERGES`.
+        products: ``(B, R, L, L)`` inner products of the tokens, for those that need them.
         kept: ``(B, R, k, 1)`` false for destinations that are not kept, whose rows of ``merge`` are zero; ``None``
             keeps all.
     """
-    require_choice("unmerge", kind, UNMERGES)
-    if kind == "transpose":
-        return weights.transpose(-1, -2).contiguous()  # made contiguous once here instead of at every use
-    if kind == "pseudo-inverse":
-        return pseudo_inverse(merge)
+    require_choice("unmerge", kind, tuple(UNMERGES))
+    return UNMERGES[kind].matrix(weights, merge, products, kept)
+
+
+def _transpose(weights: Tensor, _: Tensor, __: Tensor | None, ___: Tensor | None) -> Tensor:
+    return weights.transpose(-1, -2).contiguous()  # made contiguous once here instead of at every use
+
+
+def _pseudo_inverse(_: Tensor, merge: Tensor, __: Tensor | None, ___: Tensor | None) -> Tensor:
+    return pseudo_inverse(merge)
+
+
+def _least_squares(weights: Tensor, merge: Tensor, products: Tensor | None, kept: Tensor | None) -> Tensor:
     assert products is not None
     return least_squares(weights, merge, products, kept=kept)
+
+
+UNMERGES = {
+    "transpose": Unmerging(_transpose),
+    "pseudo-inverse": Unmerging(_pseudo_inverse),
+    "least-squares": Unmerging(_least_squares, needs_products=True),
+}
+"""By name; another one is added here."""
+
+Unmerge = Annotated[str, named(UNMERGES)]
 
 
 def pseudo_inverse(merge: Tensor) -> Tensor:

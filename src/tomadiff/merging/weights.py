@@ -19,7 +19,7 @@ from tomadiff.merging.grid import Grid, Layout, Regions
 from tomadiff.merging.plan import Destinations, MergePlan, Share, by_group, group_count
 from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, starts_of, worth
 from tomadiff.merging.select import Selection, Selector, as_cosines, cosines, inner_products
-from tomadiff.merging.unmerge import PULL, Unmerge, unmerge_matrix
+from tomadiff.merging.unmerge import PULL, UNMERGES, unmerge_matrix
 
 Quota = Literal["equal", "shared"]
 
@@ -141,7 +141,7 @@ def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | Non
 def weigh(
     tokens: Tensor,
     chosen: Destinations,
-    unmerge: Unmerge = "transpose",
+    unmerge: str = "transpose",
     seen: Seen = NOTHING,
     kernels: Choice = "auto",
     temperature: float = TEMPERATURE,
@@ -154,7 +154,7 @@ def weigh(
     layout, plain = chosen.layout, _without_kernel(tokens, chosen, unmerge)
     if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
         return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
-    fits, cosine, products, kept = unmerge == "least-squares", seen.cosine, seen.products, None
+    fits, cosine, products, kept = UNMERGES[unmerge].needs_products, seen.cosine, seen.products, None
     if fits and products is None:
         products, lengths = inner_products(layout.split(tokens))
         cosine, _ = as_cosines(_rows_of(products, chosen.local_index), lengths, chosen.local_index)
@@ -183,7 +183,7 @@ def weigh(
     return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(tokens: Tensor, chosen: Destinations, unmerge: Unmerge) -> str | None:
+def _without_kernel(tokens: Tensor, chosen: Destinations, unmerge: str) -> str | None:
     """What only plain torch can do, in words."""
     if chosen.rows is not None:
         return "quota='shared'"
@@ -213,7 +213,7 @@ def local_plan(
     layout: Layout,
     count: int,
     groups: int,
-    unmerge: Unmerge,
+    unmerge: str,
     local_index: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> DensePlan:
@@ -237,7 +237,7 @@ def local_plan(
     return plan if rows is None else AllottedPlan.of(plan, rows, starts)
 
 
-def shared_plan(tokens: Tensor, layout: Layout, ratio: float, groups: int, unmerge: Unmerge) -> DensePlan:
+def shared_plan(tokens: Tensor, layout: Layout, ratio: float, groups: int, unmerge: str) -> DensePlan:
     """As :func:`local_plan`, where regions share one number of destinations: two launches, and a sort between them."""
     local_index, value = fast.local_choice(tokens, layout.index, layout.mask, groups)
     rows = most_worth(value, kept_in_all(ratio, layout))
