@@ -1,10 +1,10 @@
-"""Draw docs/images/diversity.png: who finds every cluster when there are as many destinations as clusters?
+"""Make docs/images/diversity.png: who finds every cluster when there are as many destinations as clusters?
 
-    .venv/bin/python docs/images/draw_diversity.py
+    .venv/bin/python docs/images/diversity.py
 
 The features are 113 tokens in 32 channels around 8 centres at right angles, from a cluster of 44 tokens down to one of
-3, as a picture has a large sky and a small sun. They lie in order, cluster after cluster, which is the kindest case for
-evenly spaced destinations. The plane they are drawn on is a linear projection that puts the centres on a circle.
+3, as an image has a large sky and a small sun. They lie in order, cluster after cluster, which is the kindest case for
+evenly spaced destinations. The plane they are shown on is a linear projection that puts the centres on a circle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANNELS, SPREAD, SEED, TRIALS = 32, 0.05, 3, 200
 PANELS = {"facility_location": "Facility location", "strided": "Evenly spaced", "random": "Random"}
 COLOURS = ("#4269d0", "#c98a00", "#e0524a", "#2a9d8f", "#3ca951", "#e377b9", "#8d63c9", "#8a5a36")
 MISSED = (196, 40, 40)
-HEADING, CAPTION, FINE = 58, 40, 2  # FINE: drawn twice as large and reduced, which smooths the edges
+HEADING, CAPTION, FINE = 58, 40, 2  # FINE: made twice as large and reduced, which smooths the edges
 LEGEND = "Small dots: tokens, coloured by cluster.  Ringed: the 8 destinations.  Dashed: a cluster that has none."
 
 
@@ -106,7 +106,7 @@ def clusters_found(name: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Draw the picture, and say how typical it is."""
+    """Make the image, and say how typical it is."""
     torch.set_num_threads(1)
     path = Path(__file__).with_name("diversity.png")
     figure().save(path, optimize=True)
