@@ -6,7 +6,6 @@ win, and how large do its entries become? The tokens and the way of timing are t
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from benchmarks.machine import environment
 from benchmarks.planning import GRID, RATIO, Job, image_tokens, run_in_turn
 from tomadiff import MergePlan, Tiles, ToMA, Whole
+from tomadiff.evaluation.runs.rows import write
 from tomadiff.merging import weights as weights_module
 from tomadiff.merging.weights import weigh
 
@@ -100,10 +100,7 @@ def main() -> None:
         rows = [row(choice, job) for choice, job in zip(variants, timed, strict=True)]
     Console().print(table(rows))
     machine = environment()
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*rows[0], *machine], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(values | machine for values in rows)
+    write(RESULTS, [values | machine for values in rows])
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
-from benchmarks.rows import Row, append, read, where
+from benchmarks.rows import where
 from benchmarks.speed import BASELINE, ROOT, Case, on, parse_case, timed
+from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "compiled.csv"

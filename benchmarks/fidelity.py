@@ -12,10 +12,8 @@ machine and with which versions.
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -24,11 +22,11 @@ from statistics import fmean
 import torch
 from rich.progress import track
 
-from benchmarks import rows
 from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
 from benchmarks.machine import environment
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.features import Clip
+from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.runs.dry_run import dry_run
 from tomadiff.evaluation.runs.prompts import emoji_prompts
 from tomadiff.evaluation.runs.variants import Variant
@@ -110,17 +108,6 @@ def done(path: Path) -> dict[tuple[str, ...], float]:
     return {tuple(row[name] for name in names): float(row["cost"]) for row in rows.read(path)}
 
 
-def append(path: Path, generated: Sequence[Row]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, [field.name for field in fields(Row)], lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(asdict(row) for row in generated)
-        lines.flush()
-        os.fsync(lines.fileno())
-
-
 def bench_of(model: str, steps: int, trials: Trials, pair: Pair) -> Bench:
     """Costs by a dry run, which takes no image; only sets that ask for them pay for it."""
     dry = cache(lambda: dry_run(trials.pipe, *pair, trials.call))
@@ -156,7 +143,8 @@ def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = 
         if keys[0][:3] not in costs:
             costs[keys[0][:3]] = counted(trials, candidate, pairs)
         generated = rows_of(model, steps, part, candidate, costs[keys[0][:3]], trials)
-        append(path, [row for row, key in zip(generated, keys, strict=True) if key not in finished])
+        new = [row for row, key in zip(generated, keys, strict=True) if key not in finished]
+        rows.append(path, *map(asdict, new))
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -26,8 +26,9 @@ from benchmarks.fidelity_results import (
     told,
 )
 from benchmarks.flops import put_in_section
-from benchmarks.rows import read, where
+from benchmarks.rows import where
 from tomadiff.evaluation.metrics.statistics import Interval
+from tomadiff.evaluation.runs.rows import read
 
 ROOT = Path(__file__).parents[1]
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"

@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, SAME_COST, SETS, Bench, known, ladder
 from benchmarks.fidelity import PROMISED_PAIRS, path_of
-from benchmarks.rows import Row, read
 from tomadiff.evaluation.metrics.samples import resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, paired_ratio
+from tomadiff.evaluation.runs.rows import Row, read
 
 MEASURES = ("mse", "judge")  # what must hold is said about both
 AT_MOST = {"emoji-sdxl": 0.5, "emoji-flux": 0.8}  # of the error of the paper's settings

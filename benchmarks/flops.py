@@ -6,7 +6,6 @@ counted on the meta device: no weights, no GPU, and the same numbers on every ma
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -14,7 +13,6 @@ from functools import cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +25,7 @@ from tomadiff.evaluation.runs.flops import (
     count_limit,
     due_at,
 )
+from tomadiff.evaluation.runs.rows import write
 from tomadiff.evaluation.timing import architectures
 from tomadiff.methods.registry import CATALOGUE, named
 
@@ -121,19 +120,12 @@ def put_in_section(page: Path, heading: str, table: str, begin: str, end: str) -
     put_between_marks(page, table, begin, end)
 
 
-def write_csv(path: Path, rows: list[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer: Any = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main(processes: int | None = None) -> None:
     """Count, in one process per core, and write."""
     names, ratios = zip(*product(MODELS, RATIOS), strict=True)
     with ProcessPoolExecutor(processes) as pool:
         rows = [row for part in pool.map(rows_of, names, ratios) for row in part]
-    write_csv(RESULTS, rows)
+    write(RESULTS, rows)
     put_between_marks(PAGE, markdown(rows))
     print(markdown(rows))
 

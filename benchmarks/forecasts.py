@@ -22,12 +22,12 @@ from PIL import Image
 from rich.progress import track
 from torch import Tensor
 
-from benchmarks import rows
 from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
 from benchmarks.forecast_rules import Tried
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.distances import mse, psnr
 from tomadiff.evaluation.metrics.features import to_pixels
+from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.runs.models import denoiser
 from tomadiff.evaluation.tune.trials import Pair, Trials
 from tomadiff.steps.forecast import Forecast, Forecaster

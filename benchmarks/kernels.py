@@ -10,7 +10,6 @@ Run with ``python -m benchmarks.kernels``; needs Triton.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor
 import tomadiff
 from benchmarks.ahead_of_time import ARCHITECTURES, occupied, programs
 from tomadiff import Grid, Tiles, ToMA
+from tomadiff.evaluation.runs.rows import write
 from tomadiff.kernels import LONGEST_PLANNED
 from tomadiff.merging.select import cosines, facility_location
 from tomadiff.merging.weights import weigh
@@ -93,14 +93,6 @@ def with_environment(rows: Iterator[Row]) -> list[Row]:
     """Rows with the versions they were made with."""
     versions = {"triton": triton.__version__, "torch": torch.__version__, "tomadiff": tomadiff.__version__}
     return [{**row, **versions, "date": datetime.now(UTC).date().isoformat()} for row in rows]
-
-
-def write(path: Path, rows: Sequence[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def table(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Table:

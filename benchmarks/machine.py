@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-from datetime import UTC, datetime
-from importlib.metadata import version
-
 import torch
 
-import tomadiff
-from tomadiff.cost.machines import processor
+from tomadiff.evaluation.runs import environment as known
 from tomadiff.utils.memory import keep_memory
+
+COLUMNS = ("threads", "cpu", "system", "python", "torch", "diffusers", "tomadiff", "date")
 
 
 def ready_to_time(threads: int) -> None:
@@ -20,14 +17,6 @@ def ready_to_time(threads: int) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a reader must know to compare a result with their own."""
-    return {
-        "threads": str(torch.get_num_threads()),
-        "cpu": processor(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "diffusers": version("diffusers"),
-        "tomadiff": tomadiff.__version__,
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+    """What a reader must know to compare a result with their own, as columns of a CSV file."""
+    found = known.environment()
+    return {name: str(found[name]) for name in COLUMNS}

@@ -8,7 +8,6 @@ tiles and in stripes, ToMA merges and unmerges 4096 tokens of 640 channels and 1
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import environment
+from tomadiff.evaluation.runs.rows import write
 from tomadiff.evaluation.timing.merge_speed import ROUNDS, Timing, compare, measure
 
 RESULTS = Path(__file__).parent / "results" / "merging.csv"
@@ -51,11 +51,7 @@ def write_csv(path: Path, timings: Sequence[Timing], machine: dict[str, str], ro
         }
         for timing in timings
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(path, rows)
 
 
 def arguments() -> argparse.Namespace:

@@ -11,9 +11,7 @@ a plan in 64 tiles at ratio 0.5 costs less than 5 % of the block.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +25,9 @@ from torch import Tensor, nn
 
 from benchmarks.machine import environment
 from tomadiff import Grid, Stripes, Tiles, ToMA
+from tomadiff.evaluation.runs.rows import write
 from tomadiff.evaluation.runs.synthetic_image import synthetic_image, to_tokens
+from tomadiff.evaluation.runs.timer import interleaved
 
 GRID, CHANNELS, HEADS, RATIO = Grid(64, 64), 640, 10, 0.5
 REGIONS = (Tiles(8), Tiles(4), Stripes(64))
@@ -93,13 +93,10 @@ def jobs_of(cut: Tiles | Stripes, tokens: Tensor) -> list[Job]:
 
 
 def run_in_turn(contenders: Sequence[Job], runs: int, warmup: int = 2) -> None:
-    """Time every job once per round; the first rounds pay for start-up and do not count."""
-    for turn in range(warmup + runs):
-        for job in contenders:
-            start = time.perf_counter()
-            job.call()
-            if turn >= warmup:
-                job.seconds.append(time.perf_counter() - start)
+    """Time every job once per round; the first rounds include start-up and do not count."""
+    times = interleaved({place: job.call for place, job in enumerate(contenders)}, "cpu", runs, warmup)
+    for place, job in enumerate(contenders):
+        job.seconds += times[place].runs
 
 
 def share(job: Job, block: Job) -> float:
@@ -145,11 +142,7 @@ def write_csv(path: Path, timed: Sequence[Job], machine: dict[str, str]) -> None
         }
         for job in timed
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(path, rows)
 
 
 def promised(timed: Sequence[Job]) -> Job:

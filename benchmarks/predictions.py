@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from benchmarks.flops import put_in_section
-from benchmarks.rows import Row, append, where
+from benchmarks.rows import where
 from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, contender, title_of
 from benchmarks.speed_counted import Key, traced
 from tomadiff import Schedule, Tiles, ToMA, Whole
 from tomadiff.cost import GPUS, Hardware
+from tomadiff.evaluation.runs.rows import Row, append
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- predictions: written by python -m benchmarks.predictions -->", "<!-- predictions: end -->"

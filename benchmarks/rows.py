@@ -1,43 +1,12 @@
-"""Results as rows of a CSV file that grows while they come in, so that a run that was stopped goes on where it was."""
+"""Questions to the rows of a results file."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-Row = dict[str, str]
-
-
-def read(path: Path) -> list[Row]:
-    """All rows; none if there is no file yet."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row, written out at once; the first brings the header."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = read_header(path)
-    if known and known != list(row):
-        raise SystemExit(f"{path} has other columns than this version writes; move it away to measure anew.")
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if not known:
-            writer.writeheader()
-        writer.writerow(row)
-
-
-def read_header(path: Path) -> list[str]:
-    """Names of the columns; none if there is no file yet."""
-    if not path.exists() or not path.stat().st_size:
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return next(csv.reader(file))
+from tomadiff.evaluation.runs.rows import Row
 
 
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:

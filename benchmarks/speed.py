@@ -24,12 +24,13 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
-from benchmarks.rows import Row, append, read, where
+from benchmarks.rows import where
 from tomadiff import Bound, Method, Patch, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole, apply
 from tomadiff.cost import Hardware
+from tomadiff.evaluation.runs.rows import Row, append, read
+from tomadiff.evaluation.runs.timer import seconds_of
 from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES, build, inputs
-from tomadiff.evaluation.timing.latency import seconds_of
 from tomadiff.evaluation.timing.workloads import Step
 
 ROOT = Path(__file__).parents[1]

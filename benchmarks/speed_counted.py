@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.rows import Row, append
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, ROOT, Case, Contender, parse_case
 from tomadiff import kernels
 from tomadiff.cost import Trace
 from tomadiff.cost.op import Op
 from tomadiff.evaluation.runs.flops import count_limit
+from tomadiff.evaluation.runs.rows import Row, append
 from tomadiff.evaluation.timing.prediction import Window, window
 from tomadiff.evaluation.timing.workloads import Step
 

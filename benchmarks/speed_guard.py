@@ -14,8 +14,9 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
-from benchmarks.rows import Row, append, least, read, where
+from benchmarks.rows import least, where
 from benchmarks.speed import ROOT, Case, on, parse_case, timed
+from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.workloads import Step
 
 RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"

@@ -15,10 +15,11 @@ from PIL import Image
 
 from benchmarks import speed, speed_guard
 from benchmarks.flops import put_in_section
-from benchmarks.rows import Row, append, least, where
+from benchmarks.rows import least, where
 from benchmarks.speed import BASELINE, CONTENDERS, RATIOS, ROOT, Case, title_of
 from benchmarks.speed_results import FITTED, Predict, Promise, Results, fitted_machine, predictions, predictor, promises
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
+from tomadiff.evaluation.runs.rows import Row, append
 
 PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
 PREDICTED = ROOT / "benchmarks" / "results" / "speed_predicted.csv"

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import compiled, speed, speed_counted, speed_guard
-from benchmarks.rows import Row, least, middle, read, where
+from benchmarks.rows import least, middle, where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case, title_of
 from benchmarks.speed_counted import LIMIT, Key, traced
 from tomadiff.cost import Hardware, Trace
 from tomadiff.cost.fit import fitted
+from tomadiff.evaluation.runs.rows import Row, read
 from tomadiff.evaluation.timing.prediction import Window
 
 FITTED = Case("sdxl", 512)

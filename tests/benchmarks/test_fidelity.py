@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from PIL import Image
 from benchmarks import fidelity, fidelity_images, fidelity_report, pareto
 from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
 from benchmarks.candidates import EVERY_STEP, RATIOS, SAME_COST, SETS, TUNING, Bench, digest, known, within
-from benchmarks.fidelity import PROMISED_PAIRS, Row, append, done, pairs_of, path_of
+from benchmarks.fidelity import PROMISED_PAIRS, Row, done, pairs_of, path_of
 from benchmarks.fidelity_report import BEGIN, END
 from benchmarks.fidelity_results import Demand, Measured, Results, demands, told
-from benchmarks.rows import read
 from tests import tiny
 from tests.tiny import Tiny
 from tomadiff import Schedule, ToMA
 from tomadiff.cost import flop_counter
 from tomadiff.evaluation.runs.prompts import Prompt
+from tomadiff.evaluation.runs.rows import append, read
 from tomadiff.evaluation.runs.variants import Around, Variant
 from tomadiff.evaluation.tune.trials import Trials
 
@@ -224,7 +224,7 @@ def made_up(folder: Path, pairs: int = 100, steps: int = 20, sets: Sequence[str]
                 0.9, float(e) / 1000)
             for (prompt, seed), e in zip(pairs_of(pairs, PROMISED_PAIRS * tuning), error.tolist(), strict=True)
         ]  # fmt: skip
-        append(path_of(folder, "emoji-sdxl", tuning), rows)
+        append(path_of(folder, "emoji-sdxl", tuning), *map(asdict, rows))
 
 
 def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:

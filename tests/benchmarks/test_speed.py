@@ -13,14 +13,16 @@ from rich.console import Console
 
 from benchmarks import compiled, speed, speed_counted, speed_guard, speed_report, speed_results
 from benchmarks.machine import environment
-from benchmarks.rows import append, read, where
+from benchmarks.rows import where
 from benchmarks.speed import BASELINE, CASES, CONTENDERS, RATIOS, Case, measure, note_machine, parse_case, row
 from benchmarks.speed_counted import LIMIT
 from benchmarks.speed_results import FITTED, Promise, Results, fitted_machine, predictions, predictor, promises
 from tests.evaluation.synthetic_runs import thin_sd15
 from tomadiff import Schedule
 from tomadiff.cost import Hardware, Op, Trace
+from tomadiff.evaluation.runs.rows import append, read
 from tomadiff.evaluation.timing.prediction import Window
+from tomadiff.utils.reading import FileError
 
 THIN = Case("sd15", 64)
 QUIET = Console(quiet=True)
@@ -77,7 +79,7 @@ def test_cases_by_name() -> None:
 
 def test_a_file_of_another_version_is_not_mixed_with_ours(tmp_path: Path) -> None:
     (tmp_path / "speed.csv").write_text("model,size\nsdxl,512\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match="move it away"):
+    with pytest.raises(FileError, match="move it away"):
         append(tmp_path / "speed.csv", {"model": "sdxl", "size": "512", "ratio": "0.5"})
 
 

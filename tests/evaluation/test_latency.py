@@ -12,7 +12,7 @@ from tomadiff.evaluation.runs.failures import Failures
 from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.timing import latency
 from tomadiff.evaluation.timing.architectures import build, inputs
-from tomadiff.evaluation.timing.latency import Measurement, contenders, measure, seconds_of
+from tomadiff.evaluation.timing.latency import Measurement, contenders, measure
 from tomadiff.evaluation.timing.workloads import Step, WholeImage
 from tomadiff.methods.registry import named
 from tomadiff.patch import apply
@@ -22,13 +22,6 @@ def test_spread_and_median() -> None:
     one = Measurement("toma", "ToMA", 0.5, "step", (1.0, 2.0, 3.0, 4.0, 5.0), {}, 1.0, 0, 0, 0, 0)
     assert (one.least, one.median, one.spread) == (1, 3, pytest.approx(2 / 3))
     assert one.as_row()["seconds_median"] == 3
-
-
-def test_a_device_that_works_behind_the_clock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: told.append("waited"))
-    seconds_of(lambda: told.append("called"), torch.device("mps"))
-    assert told == ["waited", "called", "waited"]
 
 
 COUNTS = ("flops", "launches", "peak_bytes", "plan_bytes")

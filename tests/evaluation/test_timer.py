@@ -5,16 +5,16 @@ import time
 import pytest
 import torch
 
-from tomadiff.evaluation.inspect.plan_times import Times, timed
+from tomadiff.evaluation.runs.timer import Times, interleaved, seconds_of
 
 
 def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     order: list[str] = []
     calls = {"quick": lambda: order.append("quick"), "slow": lambda: (order.append("slow"), time.sleep(0.02))}
-    taken = timed(calls, torch.device("cpu"), runs=3)
+    taken = interleaved(calls, "cpu", runs=3)
     assert order == ["quick", "slow"] * 4
     assert [len(own.runs) for own in taken.values()] == [3, 3]
-    assert taken["slow"].least >= 20 > taken["quick"].least  # milliseconds
+    assert taken["slow"].least >= 0.02 > taken["quick"].least
 
 
 def test_median_and_least() -> None:
@@ -22,3 +22,10 @@ def test_median_and_least() -> None:
     assert (times.least, times.median) == (1.0, 3.0)
     with pytest.raises(ValueError, match="empty"):
         _ = Times(()).least
+
+
+def test_an_asynchronous_device_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: told.append("waited"))
+    seconds_of(lambda: told.append("called"), torch.device("mps"))
+    assert told == ["waited", "called", "waited"]

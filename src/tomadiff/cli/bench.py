@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +15,7 @@ from rich.table import Table
 from tomadiff.cli import options
 from tomadiff.cli.errors import exit_if_failed
 from tomadiff.errors import SettingError
-from tomadiff.utils.writing import require_output, write_whole
+from tomadiff.utils.writing import require_output
 
 if TYPE_CHECKING:
     from tomadiff.evaluation.runs.failures import Failures
@@ -195,9 +193,7 @@ def _tell(rows: list[dict[str, Any]], random: bool, path: Path | None, as_json: 
 
 def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     """One line per measurement, without what is a list of its own."""
+    from tomadiff.evaluation.runs.rows import write
+
     flat = [{name: value for name, value in row.items() if name not in ("seconds", "parts")} for row in rows]
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, flat[0])
-    writer.writeheader()
-    writer.writerows(flat)
-    write_whole(path, text.getvalue())
+    write(path, flat)

@@ -153,7 +153,7 @@ def _cost_table(found: Inspection) -> Table:
     runs = found.levels[0].runs
     table = _empty(f"What plans cost, best of {runs} runs on this machine", ("memory", *found.levels[0].times))
     for level in found.levels:
-        times = (f"{own.least:.3g} ms" for own in level.times.values())
+        times = (f"{1000 * own.least:.3g} ms" for own in level.times.values())
         table.add_row(level.name, f"{level.watched.plan.nbytes / 1024:.0f} KiB", *times)
     return table
 

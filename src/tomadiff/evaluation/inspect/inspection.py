@@ -11,10 +11,11 @@ from PIL import Image
 from tomadiff.errors import TomaError
 from tomadiff.evaluation.inspect.observe import HiddenStates, Watched, Watcher, spread
 from tomadiff.evaluation.inspect.overlap import Overlap, overlap
-from tomadiff.evaluation.inspect.plan_times import RUNS, Times, plan_times
+from tomadiff.evaluation.inspect.plan_times import RUNS, plan_times
 from tomadiff.evaluation.inspect.recolour import Clustered, clustered
 from tomadiff.evaluation.report.report import title_of
 from tomadiff.evaluation.runs.generate import Call, generate_image
+from tomadiff.evaluation.runs.timer import Times
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 
@@ -63,7 +64,9 @@ class Level:
                 "with_first_of_interval": _rounded(steps.since_first(INTERVAL)),
                 "matrix": [_rounded(row) for row in steps.shares.tolist()],
             },
-            "milliseconds": {name: {"median": own.median, "least": own.least} for name, own in self.times.items()},
+            "milliseconds": {
+                name: {"median": 1000 * own.median, "least": 1000 * own.least} for name, own in self.times.items()
+            },
             "runs": self.runs,
         }
 

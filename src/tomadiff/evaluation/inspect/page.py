@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tomadiff.evaluation.inspect.inspection import INTERVAL, Inspection, Level
-from tomadiff.evaluation.inspect.plan_times import Times
 from tomadiff.evaluation.report.markup import Markup, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table
 from tomadiff.evaluation.report.report import Figure
+from tomadiff.evaluation.runs.timer import Times
 
 TITLE = "What merging does"
 
@@ -92,4 +92,4 @@ def _costs(levels: Sequence[Level]) -> Markup:
 
 
 def _milliseconds(times: Times) -> list[Any]:
-    return [f"{times.least:.3g} ms", tag("small", f"{times.median:.3g} ms")]
+    return [f"{1000 * times.least:.3g} ms", tag("small", f"{1000 * times.median:.3g} ms")]

@@ -1,7 +1,6 @@
 """Figures of merging, made with Pillow alone so that they need no extra."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from tomadiff.evaluation.runs.synthetic_image import Pixels, to_colours, to_tokens
+from tomadiff.evaluation.runs.timer import interleaved
 from tomadiff.merging.grid import Grid
 from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
@@ -44,11 +44,10 @@ class MergeSample:
 def merge_sample(image: Pixels, method: Method, side: int = 64, repeats: int = 3) -> MergeSample:
     """Plan with the tokens of ``image`` and put its colours ``(1, side * side, 3)`` through merge and unmerge."""
     tokens, colours, grid = to_tokens(image, side), to_colours(image, side), Grid(side, side)
-    method.plan(tokens, grid)  # not timed: the first call includes start-up
-    timed = [_timed_plan(method, tokens, grid) for _ in range(repeats)]
-    plan, milliseconds = timed[0][0], min(took for _, took in timed)
+    plan = method.plan(tokens, grid)
+    took = interleaved({"plan": lambda: method.plan(tokens, grid)}, tokens.device, repeats, warm_up=0)["plan"]
     restored = plan.unmerge(plan.merge(colours))
-    return MergeSample(plan, grid, method.ratio, restored, psnr(colours, restored), milliseconds)
+    return MergeSample(plan, grid, method.ratio, restored, psnr(colours, restored), 1000 * took.least)
 
 
 def psnr(reference: Tensor, other: Tensor) -> float:
@@ -95,13 +94,6 @@ def clusters(plan: Plan, grid: Grid) -> npt.NDArray[np.int64]:
     marks = torch.eye(plan.kept, dtype=kind.dtype, device=kind.device).expand(plan.batch, -1, -1)
     labels: npt.NDArray[np.int64] = plan.unmerge(marks)[-1].float().argmax(-1).cpu().numpy()
     return labels.reshape(grid.height, grid.width)
-
-
-def _timed_plan(method: Method, tokens: Tensor, grid: Grid) -> tuple[Plan, float]:
-    """A plan and the milliseconds it took."""
-    start = time.perf_counter()
-    plan = method.plan(tokens, grid)
-    return plan, (time.perf_counter() - start) * 1000
 
 
 def borders(labels: npt.NDArray[np.integer[Any]], size: int | tuple[int, int]) -> Image.Image:

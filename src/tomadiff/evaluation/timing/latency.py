@@ -13,14 +13,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from tomadiff.cost import Cost, cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluation.report.report import title_of
 from tomadiff.evaluation.runs.failures import Failures
 from tomadiff.evaluation.runs.journal import Journal
-from tomadiff.evaluation.runs.timer import now
+from tomadiff.evaluation.runs.timer import seconds_of
 from tomadiff.evaluation.runs.variants import Variant, supported_variants, variants
 from tomadiff.evaluation.timing.workloads import Workload
 from tomadiff.patch import Patch
@@ -204,13 +202,6 @@ def _timed(workload: Workload, contender: Variant) -> Parts:
     with contender.on(workload.target) as patch:
         workload.warm(patch)
         return {part.name: [part.share, seconds_of(part.call, workload.device)] for part in workload.parts(patch)}
-
-
-def seconds_of(call: Callable[[], Any], device: torch.device) -> float:
-    """How long ``call`` takes; CUDA kernels are asynchronous, so the device is synchronized."""
-    start = now(device)
-    call()
-    return now(device) - start
 
 
 def _whole(parts: Parts) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from tomadiff.cost import cost_of
 from tomadiff.errors import require_count
 from tomadiff.evaluation.runs.journal import Journal
 from tomadiff.evaluation.runs.synthetic_image import synthetic_image, to_tokens
-from tomadiff.evaluation.timing.latency import seconds_of
+from tomadiff.evaluation.runs.timer import interleaved
 from tomadiff.merging.grid import Grid
 from tomadiff.methods.registry import entry, named
 from tomadiff.utils.reading import MEASURED, OBJECTS, RATIO, TEXT, WHOLE, require_record
@@ -140,16 +139,11 @@ def _row(tokens: Tensor, grid: Grid, ratio: float, rounds: int) -> dict[str, Any
 
 
 def _in_turn(field: Sequence[Contender], tokens: Tensor, ratio: float, rounds: int) -> Iterator[Timing]:
-    jobs = list(_jobs(field, tokens))
-    times: list[list[float]] = [[] for _ in jobs]
-    for turn in range(WARM_UP + rounds):
-        for (*_, call), own in zip(jobs, times, strict=True):
-            took = seconds_of(call, tokens.device)
-            if turn >= WARM_UP:
-                own.append(took)
-    for (one, op, call), own in zip(jobs, times, strict=True):
-        shape = tokens.shape[1], tokens.shape[2], ratio
-        yield Timing(*shape, one.name, one.title, op, min(own), median(own), cost_of(call).launches)
+    jobs = {(one.name, op): (one, call) for one, op, call in _jobs(field, tokens)}
+    times = interleaved({key: call for key, (_, call) in jobs.items()}, tokens.device, rounds, WARM_UP)
+    for (name, op), (one, call) in jobs.items():
+        own, shape = times[name, op], (tokens.shape[1], tokens.shape[2], ratio)
+        yield Timing(*shape, name, one.title, op, own.least, own.median, cost_of(call).launches)
 
 
 def _jobs(field: Sequence[Contender], tokens: Tensor) -> Iterator[tuple[Contender, str, Callable[[], Tensor]]]:
