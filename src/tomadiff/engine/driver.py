@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -118,3 +120,27 @@ class OneAtATime:
     def __deepcopy__(self, _: dict[int, Any]) -> OneAtATime:
         """A copied model is free."""
         return OneAtATime()
+
+
+class ImageEnd:
+    """Calls ``function()`` when an image is done, however the pipeline says so."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self._loop: weakref.ref[Any] | None = None
+
+    def follow(self, driver: Driver) -> None:
+        """Modular pipelines do not say that an image is done; the state of their loop is dropped then."""
+        self._loop = None
+        if driver.loop_state is not None:
+            own = weakref.WeakMethod(self.end)
+            self._loop = weakref.ref(driver.loop_state, lambda _: (own() or _do_nothing)())
+
+    def end(self) -> None:
+        """The image is done."""
+        self._loop = None
+        self.function()
+
+
+def _do_nothing() -> None:
+    """For a patch that is gone."""

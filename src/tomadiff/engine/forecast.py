@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.engine.driver import Driver, OneAtATime, find_driver
+from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
 from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
 from tomadiff.engine.model import MARK as PATCH
 from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
@@ -43,7 +43,7 @@ class ForecastModel:
         self.clock, self.info = Clock(), StepInfo(0, 0, 0)
         self._forecaster = Forecaster(settings)
         self._threads = OneAtATime()
-        self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
+        self._image_end = ImageEnd(self._end_image)
         self._names: Counter[str | None] = Counter()
         self._place = (0, -1)  # image and step of the last call
         self.control: weakref.ref[Any] | None = None
@@ -145,26 +145,18 @@ class ForecastModel:
         place = self.info.generation, self.info.step
         if place[0] != self._place[0]:
             require_no_cache(self.model)
-            self._await_end(driver)
+            self._image_end.follow(driver)
             self._forecaster.group = processes_of(self.model)
             self._forecaster.begin(self.info.total, self.info.times)
         if place != self._place:
             self._names.clear()
         self._place = place
 
-    def _await_end(self, driver: Driver) -> None:
-        """Modular pipelines do not say that an image is done; the state of their loop is dropped then."""
-        self._loop = None
-        if driver.loop_state is not None:
-            own = weakref.WeakMethod(self._end_image)
-            self._loop = weakref.ref(driver.loop_state, lambda _: (own() or _do_nothing)())
-
     def _end_of_call(self) -> None:
         if self._threads.is_mine():  # or another thread ended another image
-            self._end_image()
+            self._image_end.end()
 
     def _end_image(self) -> None:
-        self._loop = None
         self.clock.begin()
         self._forecaster.end()
 
@@ -177,10 +169,6 @@ def require_no_cache(model: nn.Module) -> None:
             f"{cache} is on {type(model).__name__}, and forecasts do not go with other caches over steps. Take it off "
             "(model.disable_cache()), or apply without forecast=…."
         )
-
-
-def _do_nothing() -> None:
-    """For a forecast that is gone."""
 
 
 # ---------------------------------------------------------------------------------------------- arguments

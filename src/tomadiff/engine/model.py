@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tomadiff.engine.components import take_off
 from tomadiff.engine.discover import Discovery, for_family
-from tomadiff.engine.driver import Driver, OneAtATime, find_driver
+from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
 from tomadiff.engine.forward import Site, merged_block, merged_op, planning_block
 from tomadiff.engine.group import ImageRng, PlanGroup, StepContext
 from tomadiff.engine.hooks import (
@@ -66,7 +66,7 @@ class PatchedModel:
         self.method, self.given, self.schedule, self.policy = method, schedule, schedule, policy
         self.family: Family = family_of(self.model)
         self.clock, self.context, self._threads = Clock(), StepContext(), OneAtATime()
-        self._loop: weakref.ref[Any] | None = None  # of a modular pipeline
+        self._image_end = ImageEnd(self._end_image)
         self.forecast: Any = None
         self.groups: list[PlanGroup] = []
         self.sites: list[tuple[nn.Module, Site]] = []
@@ -185,7 +185,7 @@ class PatchedModel:
             info = self.forecast.info  # read already, and steps that were not computed count too
         begins = self.context.move(info)
         if begins:
-            self._await_end(driver)
+            self._image_end.follow(driver)
             self._forget()
         return begins
 
@@ -267,19 +267,11 @@ class PatchedModel:
         """The next calls belong to ``step``; see :meth:`Clock.state`."""
         self.clock.state(step, find_driver().pipeline)
 
-    def _await_end(self, driver: Driver) -> None:
-        """Modular pipelines do not say that an image is done; the state of their loop is dropped then."""
-        self._loop = None
-        if driver.loop_state is not None:
-            own = weakref.WeakMethod(self._end_image)
-            self._loop = weakref.ref(driver.loop_state, lambda _: (own() or _do_nothing)())
-
     def _end_of_call(self) -> None:
         if self._threads.is_mine():  # or another thread ended another image
-            self._end_image()
+            self._image_end.end()
 
     def _end_image(self) -> None:
-        self._loop = None
         self.clock.begin()
         self._forget()
 
@@ -314,7 +306,3 @@ def _put_on(model: nn.Module, name: str, *settings: Any) -> None:
 def _order_of(groups: Sequence[PlanGroup]) -> Layout | None:
     """The order that tokens of a stack lie in: one for all of its groups, since they cut the same grid alike."""
     return next((group.order for group in groups if group.active), None)
-
-
-def _do_nothing() -> None:
-    """For a patch that is gone."""
