@@ -8,7 +8,15 @@ from statistics import median, quantiles
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PATHS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/index.md", "docs/method.md")  # folders, or single files
+PATHS = (  # folders, or single files
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/index.md",
+    "docs/method.md",
+    "docs/methods.md",
+    "docs/adding/a_model.md",
+)
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 
 _ASIDE = re.compile(r"\s*(\||#|!\[|<)")  # tables, headings, images, HTML

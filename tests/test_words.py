@@ -18,6 +18,8 @@ PATHS = (  # folders, or single files
     "SECURITY.md",
     "docs/index.md",
     "docs/method.md",
+    "docs/methods.md",
+    "docs/adding/a_model.md",
 )
 ENDINGS = {".css", ".js", ".md", ".py"}
 
@@ -54,6 +56,7 @@ OPTION = "what --landscape shows; the option keeps its name"
 # File and words in it, with the reason.
 EXCEPTIONS = {
     "docs/method.md": {"carrying": "the name of a file of old results"},
+    "docs/methods.md": {"landscape": OPTION},
     "src/tomadiff/cli/inspect.py": {"landscape": OPTION},
     "src/tomadiff/evaluation/inspect/method_figures.py": {"Draw": PILLOW},
     "src/tomadiff/evaluation/report/figures.py": {"Draw": PILLOW},

@@ -26,7 +26,7 @@ def code_of(page: Path) -> dict[str, Any]:
 
 
 EXAMPLE = code_of(PAGE)
-MOSAIC, MosaicModel, draw = EXAMPLE["MOSAIC"], EXAMPLE["MosaicModel"], EXAMPLE["draw"]
+MOSAIC, MosaicModel, generate = EXAMPLE["MOSAIC"], EXAMPLE["MosaicModel"], EXAMPLE["generate"]
 unregister("mosaic")  # the page registered it; tests do so one by one
 
 TestMosaic = EXAMPLE["TestMosaic"]
@@ -39,11 +39,11 @@ def _registered() -> Iterator[None]:
     unregister("mosaic")
 
 
-def test_it_draws() -> None:
-    model, picture, text = MosaicModel().eval(), torch.randn(1, 3, 16, 16), torch.randn(1, 5, 16)
-    merged = draw(model, picture, text)
+def test_it_generates() -> None:
+    model, image, text = MosaicModel().eval(), torch.randn(1, 3, 16, 16), torch.randn(1, 5, 16)
+    merged = generate(model, image, text)
     with torch.no_grad():
-        assert not torch.equal(merged, model(picture, torch.tensor([500.0]), text))
+        assert not torch.equal(merged, model(image, torch.tensor([500.0]), text))
 
 
 def test_it_is_listed() -> None:
