@@ -166,7 +166,7 @@ def test_separate_guidance_passes_have_histories_of_their_own() -> None:
     alone = len(calls)
     with tomadiff.apply(one.pipe, forecast=EVERY) as patch, counted(one.model) as calls:
         draw(one, guidance_scale=3.0)
-        assert patch._forecasts[0]._forecaster.pattern.computed == (0, 1, 3, 5, 7)
+        assert patch._forecasts.parts[0]._forecaster.pattern.computed == (0, 1, 3, 5, 7)
     assert len(calls) == 2 * alone * 5 // 8
 
 
@@ -275,7 +275,7 @@ def test_an_exception_in_the_middle_leaves_the_next_image_alone() -> None:
         with pytest.raises(KeyError):
             draw(one, callback_on_step_end=lambda pipe, step, *_: stop() if step == 3 else {})
         assert torch.equal(draw(one), image)
-        assert not patch._forecasts[0]._forecaster._passes
+        assert not patch._forecasts.parts[0]._forecaster._passes
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -315,7 +315,7 @@ def test_offloading_hooks_and_lora_on_top() -> None:
 def test_no_forecast_step_reads_from_the_device(family: str, settings: Forecast) -> None:
     one = tiny.build(family)
     with tomadiff.apply(one.pipe, forecast=settings) as patch, counted(one.model) as calls:
-        around = patch._forecasts[0]._around
+        around = patch._forecasts.parts[0]._around
         inner, reads = around.function, list[tuple[bool, int]]()
 
         def watched(*args: Any) -> Any:
@@ -417,6 +417,6 @@ def test_modular_pipelines_are_forecast(family: str) -> None:
         first = generate_by_blocks(pipe, one, num_inference_steps=STEPS)
         assert patch.pattern.computed == (0, 1, 3, 5, 7)
         assert len(calls) % 5 == 0
-        assert not patch._forecasts[0]._forecaster._passes
+        assert not patch._forecasts.parts[0]._forecaster._passes
         assert torch.equal(generate_by_blocks(pipe, one, num_inference_steps=STEPS), first)
     assert torch.equal(generate_by_blocks(pipe, one, num_inference_steps=STEPS), plain)

@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_the_next_image_alone() -> None:
         generate(one, callback_on_step_end=stop)
         assert patch.pattern.computed == (0, 1)
         assert patch.pattern.forecast == (2,)
-        assert not patch._forecasts[0]._forecaster._passes, "the memory is given back"
+        assert not patch._forecasts.parts[0]._forecaster._passes, "the memory is given back"
         assert torch.equal(generate(one), image)
 
 
