@@ -1,6 +1,6 @@
 """Tables of what was generated; ``python -m benchmarks.fidelity_report``.
 
-Reads the results of :mod:`benchmarks.fidelity` and writes a section of ``docs/results.md``. Nothing is
+Reads the results of :mod:`benchmarks.fidelity` and writes a section of ``docs/results/fidelity.md``. Nothing is
 generated here; what was not generated yet is named.
 """
 
@@ -31,24 +31,32 @@ from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.runs.rows import read
 
 ROOT = Path(__file__).parents[1]
-PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
+PAGE, IMAGES = ROOT / "docs" / "results" / "fidelity.md", ROOT / "docs" / "images"
 BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
 MODELS = ("emoji-sdxl", "emoji-flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
 MEANS = tuple(DIGITS)  # in every table of settings
-HOW = """The same prompts and seeds generated with the unmerged model and with every setting, on the small trained
-pipelines that ship with the package. Distances are to the unmerged image: PSNR, SSIM, and judge distance, which is 1
-− cosine of emoji-judge's image features. "FLOPs" is the share of the unmerged image's that was counted for a whole
-image, with planning, text encoders and decoder. Means have their 95 % confidence interval in brackets (bootstrap over
-prompts); ratios of errors are ratios of means over the same prompts and seeds, with paired intervals. These are small
-models of emoji: they tell settings apart, and do not say how many dB SDXL or Flux.1 would lose. FirstBlockCache and
-coverage targets cost what the image asks for; theirs is the mean of eight images. `python -m benchmarks.fidelity`
-generates, `make results` writes this section. The guard is off: every setting merges wherever it says, also where
-`tomadiff.apply` would leave tokens unmerged on models as small as these."""
+HOW = """The small trained pipelines that ship with the package generate the same prompts and seeds without merging and
+with every setting. These are small models of emoji. They tell settings apart, and do not say how many dB SDXL or
+Flux.1 would lose.
+
+- **Distances** are to the unmerged image: PSNR, SSIM and judge distance. Judge distance is 1 − cosine of emoji-judge's
+  image features.
+- **FLOPs** are a share of the unmerged image's. They are counted for a whole image, with planning, text encoders and
+  decoder. FirstBlockCache and coverage targets cost what the image asks for, so theirs is the mean of eight images.
+- **Intervals** in brackets are 95 % confidence intervals of means, bootstrapped over prompts.
+- **Ratios of errors** are ratios of means over the same prompts and seeds, with paired intervals.
+- **Verdicts**: "held" means that the whole interval is within the bound, "within the interval" that the mean is.
+  `toma 0.31/0.25` merges .31, and .25 at the finest level, as `apply(pipe, flops=…)` would. Settings that are not
+  generated yet cannot be chosen. The default then has a higher ratio, and may cost far less than its rival.
+- **The guard is off.** Every setting merges wherever it says. On models as small as these, `tomadiff.apply` would leave
+  some tokens unmerged.
+
+`python -m benchmarks.fidelity` generates the images, `make results` writes this page."""
 CAPTION = """*The first prompts of the list as {0} generates them from seed 0, with their PSNR against the unmerged
-image. ToMA has the default settings; "paper" is the paper's, "random" the same with destinations chosen at random.
-ToMeSD and ToFu merge at every op and level here, as ToMA does, and make new plans in every block and step; ToDo
-merges keys and values only. Made by* `python -m benchmarks.fidelity_images {0}`."""
+image. ToMA has the default settings. "Paper" has the paper's, and "random" chooses destinations at random. ToMeSD and
+ToFu merge at every op and level here, as ToMA does, and plan anew in every block and step. ToDo merges keys and values
+only. Made by* `python -m benchmarks.fidelity_images {0}`."""
 TITLES = {
     "toma": "ToMA",
     "toma-paper": "ToMA as in the paper",
@@ -79,7 +87,7 @@ def compared(results: Results) -> str:
 
 
 def knobs(results: Results) -> str:
-    """Every knob against the paper's settings."""
+    """Every setting changed alone, against the paper's settings."""
     base = results.get("toma-paper 0.50")
     head = ["", "FLOPs", "PSNR, dB", "SSIM", "judge distance", "pairs", "MSE, of the paper's", "that is"]
     found = []
@@ -196,19 +204,16 @@ def conditions(folder: Path, results: Results) -> str:
 
 def part(folder: Path, results: Results) -> Iterator[str]:
     """All about one model and number of steps."""
-    yield f"### {results.model}, {results.steps} steps"
+    yield f"## {results.model}, {results.steps} steps"
     yield conditions(folder, results)
     yield missing(results)
     tables = {
         "Methods and destinations at equal ratio:": compared(results),
-        "The default settings against the paper's and the baselines', at no more FLOPs than theirs "
-        "(held: the whole interval is; within the interval: the mean is). `toma 0.31/0.25` merges .31, and .25 at the "
-        "finest level, as `apply(pipe, flops=…)` would. Settings that are not generated yet cannot be "
-        "chosen: the default then has a higher ratio, and may cost far less than what it is held against:": must_hold(
+        "The default against the paper's settings and the baselines, at no more FLOPs than theirs:": must_hold(
             list(demands(results))
         ),
-        "Caches against merging alone that costs no more, and both together against either alone that costs no "
-        "less:": caches(results),
+        "A cache alone is compared with merging alone that costs no more. Both together are compared with either "
+        "alone that costs no less:": caches(results),
     }
     for title, table in tables.items():
         if table:
@@ -218,20 +223,21 @@ def part(folder: Path, results: Results) -> Iterator[str]:
 def tuned(folder: Path, results: Results) -> Iterator[str]:
     """All about the settings of one model and number of steps, by the images that they were chosen by."""
     tables = {
-        f"Every knob at ratio .5, {results.steps} steps:": knobs(results),
+        f"Each setting changed alone, at ratio .5, {results.steps} steps:": knobs(results),
         f"The default by ratio and share of the run that stays unmerged, {results.steps} steps:": windows(results),
     }
     if not any(tables.values()):
         return
-    yield f"### {results.model}, what settings were chosen by"
-    yield f"Other prompts and seeds than above. {conditions(folder, results)}"
+    yield f"## {results.model}, tuning pairs"
+    yield "Settings were chosen by these pairs. None of them is in the tables above."
+    yield conditions(folder, results)
     for title, table in tables.items():
         if table:
             yield f"{title}\n\n{table}"
 
 
 def section(folder: Path, models: Sequence[str] = MODELS) -> str:
-    """What stands in ``docs/results.md``."""
+    """What stands in ``docs/results/fidelity.md``."""
     parts = [HOW]
     for model in models:
         found = Results.read(folder, model)
@@ -242,7 +248,7 @@ def section(folder: Path, models: Sequence[str] = MODELS) -> str:
         parts += chain.from_iterable(tuned(folder, results) for results in tuning)
         image = IMAGES / f"fidelity-{model}.png"
         if image.exists():
-            parts += [f"![Images of {model} by method and ratio](images/{image.name})", CAPTION.format(model)]
+            parts += [f"![Images of {model} by method and ratio](../images/{image.name})", CAPTION.format(model)]
     return "\n\n".join(parts)
 
 

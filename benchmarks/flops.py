@@ -1,7 +1,7 @@
 """FLOPs of every method on the exact architectures, merging and planning included; ``python -m benchmarks.flops``.
 
-Writes ``benchmarks/results/flops.csv`` and the table of ``docs/results.md``. Shapes alone are needed, so everything is
-counted on the meta device: no weights, no GPU, and the same numbers on every machine.
+Writes ``benchmarks/results/flops.csv`` and the table of ``docs/results/flops.md``. Shapes alone are needed, so
+everything is counted on the meta device: no weights, no GPU, and the same numbers on every machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tomadiff.methods.registry import CATALOGUE, named
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "flops.csv"
-PAGE = ROOT / "docs" / "results.md"
+PAGE = ROOT / "docs" / "results" / "flops.md"
 BEGIN, END = "<!-- flops: written by python -m benchmarks.flops -->", "<!-- flops: end -->"
 MODELS = ("sdxl", "flux", "sd3")
 RATIOS = (0.25, 0.5, 0.75)
@@ -77,7 +77,7 @@ def _row(name: str, method: str, ratio: float, flops: float, whole: float, plann
 
 # ---------------------------------------------------------------------------------------------- for people
 def markdown(rows: list[Row]) -> str:
-    """The table of ``docs/results.md``: share of the unmerged model's FLOPs that is left."""
+    """The table of ``docs/results/flops.md``: share of the unmerged model's FLOPs that is left."""
     cells = {(row["architecture"], row["method"], row["ratio"]): row for row in rows}
     ratios = [f"{ratio:g}" for ratio in RATIOS]
     heads = [f"{architectures.ARCHITECTURES[name].title} {ratio.lstrip('0')}" for name in MODELS for ratio in ratios]

@@ -3,7 +3,7 @@
 Nothing here was run on a GPU. Exact architectures at 1024² in float16 are traced without weights, SDXL and SD3.5 with
 the two samples of guidance. The rates of the GPUs are published; what is reached of them is assumed, the same for all.
 Flux.1-dev is compared with the times that ToMA's paper gives. Writes ``benchmarks/results/predictions.csv`` and a
-section of ``docs/results.md``.
+section of ``docs/results/predictions.md``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tomadiff import Schedule, Tiles, ToMA, Whole
 from tomadiff.cost import GPUS, Hardware
 from tomadiff.evaluation.runs.rows import Row, append
 
-RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "docs" / "results.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "predictions.csv", ROOT / "docs" / "results" / "predictions.md"
 BEGIN, END = "<!-- predictions: written by python -m benchmarks.predictions -->", "<!-- predictions: end -->"
 SDXL, FLUX, SD3 = (Case(name, 1024, None, batch, "float16") for name, batch in (("sdxl", 2), ("flux", 1), ("sd3", 2)))
 METHODS = ("toma", "toma-paper", "toma-whole", "tomesd", "todo")
@@ -39,12 +39,22 @@ KNOWN = {
         "ToMA as published for Flux", partial(ToMA.tile, **_SETTINGS, scope="level", skip=10), Schedule(10, 5)
     ),
 }
-HOW = """Nothing here was run on a GPU: these are predictions by `tomadiff.cost`, a roofline with launch cost. The exact
-models at 1024² in float16 (SDXL and SD3.5 with the two samples of guidance, no block skipped) are traced operator by
-operator without weights: with our kernels, or in plain torch on V100 and RTX 8000, which are too old for them. A GPU
-has its published dense rate and bandwidth; of these, 70 % and 80 % are assumed to be reached, attention and
-convolutions at 60 % and 70 % of large products, gathering and scattering at half and a tenth of memory's speed, 5 µs
-per launch, alike for all. Speed-ups over the unmerged model, planning included."""
+HOW = """Nothing here was run on a GPU. These are predictions by `tomadiff.cost`, a roofline with launch cost. They are
+speed-ups over the unmerged model, planning included.
+
+The exact models at 1024² in float16 are traced operator by operator without weights. SDXL and SD3.5 have the two
+samples of guidance, and no block is skipped. The traces use tomadiff's kernels; V100 and RTX 8000 are too old for them
+and use plain torch.
+
+A GPU has its published dense rate and bandwidth. What is reached of them is assumed, alike for all:
+
+| | assumed |
+| --- | --- |
+| large matrix products | 70 % of the dense rate |
+| attention, convolutions | 60 % and 70 % of large products |
+| memory | 80 % of the bandwidth |
+| gathering, scattering | half and a tenth of memory's speed |
+| a launch | 5 µs |"""
 STEPS, LIKELY = 35, "RTX 6000 Ada"
 PUBLISHED = {0.0: 21.03, 0.25: 20.14, 0.5: 18.58, 0.75: 16.12}  # s per image of Flux.1-dev, 35 steps, 1024², table 10
 
@@ -122,12 +132,12 @@ def distance(found: list[Row]) -> str:
     behind = [PUBLISHED[ratio] / flux_seconds(found, LIKELY, PAPER, ratio) for ratio in RATIOS]
     every = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in unmerged.items())
     return (
-        f"The unmerged image of {STEPS} steps took the paper {PUBLISHED[0.0]} s on a GPU that it does not name; "
-        f"predicted are {every}. On the {LIKELY}, where the paper timed SDXL, that is "
+        f"The unmerged image of {STEPS} steps took the paper {PUBLISHED[0.0]} s on a GPU that it does not name. "
+        f"Predicted are {every}. On the {LIKELY}, where the paper timed SDXL, that is "
         f"{unmerged[LIKELY] / PUBLISHED[0.0] - 1:+.1%}. With merging its images took "
-        f"{', '.join(f'{one:.2f}' for one in behind)} times as long as predicted there, at ratio .25, .5 and .75: the "
-        "prediction lets merging cost what its operators cost and no more, and the published implementation, which is "
-        "not ours, took more."
+        f"{', '.join(f'{one:.2f}' for one in behind)} times as long as predicted there, at ratio .25, .5 and .75. "
+        "The prediction lets merging cost what its operators cost and no more. The published implementation is "
+        "another one than this package, and took more."
     )
 
 

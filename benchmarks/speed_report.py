@@ -2,7 +2,7 @@
 
 Reads the results of :mod:`benchmarks.speed`, :mod:`benchmarks.speed_counted` and :mod:`benchmarks.speed_guard`; fits
 the constants of :mod:`tomadiff.cost` to the steps of SDXL at 512², and says how far off they are everywhere else.
-Writes the section of ``docs/results.md`` and two images, and fails if a promise is broken.
+Writes the section of ``docs/results/speed.md`` and two images, and fails if a promise is broken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.speed_results import FITTED, Predict, Promise, Results, fitted_m
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 from tomadiff.evaluation.runs.rows import Row, append
 
-PAGE, IMAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "images"
+PAGE, IMAGES = ROOT / "docs" / "results" / "speed.md", ROOT / "docs" / "images"
 PREDICTED = ROOT / "benchmarks" / "results" / "speed_predicted.csv"
 BEGIN, END = "<!-- speed: written by python -m benchmarks.speed_report -->", "<!-- speed: end -->"
 SHOWN = ("toma", "toma-paper", "toma-once", "toma-whole", "tomesd", "tofu", "bound")
@@ -96,22 +96,22 @@ def compiled_table(rows: Sequence[Row]) -> str:
 
 
 def section(results: Results, predict: Predict | None, kept: Sequence[Promise]) -> str:
-    """What stands in ``docs/results.md``."""
+    """What stands in ``docs/results/speed.md``."""
     machine = results.timed[-1]
     where_run = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {machine['date']}"
     parts = [
-        f"Measured on: {where_run}, random weights; the process keeps the memory it frees "
-        "(`tomadiff.utils.memory`). Timed is the mean step of a window of ten, the best round of one to three, over "
-        "the unmerged model's best; no block "
-        f"is skipped and the guard is off. In brackets: predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. "
-        "The limit is that of FLOPs: where convolutions run faster than matrix products, merging can beat it."
+        f"Measured on: {where_run}. Weights are random, and the process keeps the memory it frees "
+        "(`tomadiff.utils.memory`). A time is the mean step of a window of ten, the best of one to three rounds. "
+        "Speed-ups are over the unmerged model's best. No block is skipped and the guard is off. Those in brackets "
+        f"are predicted by `tomadiff.cost`, fitted on {FITTED.title} alone. The limit is that of FLOPs. Merging can "
+        "beat it where convolutions run faster than matrix products."
     ]
     parts += [table(results, case, predict) for case in results.cases]
-    parts += ["![Speed-up over ratio](images/speed_ratio.png)", "![Speed-up over size](images/speed_size.png)"]
+    parts += ["![Speed-up over ratio](../images/speed_ratio.png)", "![Speed-up over size](../images/speed_size.png)"]
     if results.guarded:
-        parts += ["With and without the guard, ToMA in tiles:", guard_table(results.guarded)]
+        parts += ["With and without the guard, the paper's settings:", guard_table(results.guarded)]
     if results.compiled:
-        parts += ["Blocks compiled one by one by inductor, ToMA in tiles:", compiled_table(results.compiled)]
+        parts += ["Blocks compiled one by one by inductor, the paper's settings:", compiled_table(results.compiled)]
     parts.append("\n".join(f"- {promise}" for promise in kept))
     return "\n\n".join(parts)
 
