@@ -16,6 +16,8 @@ PATHS = (  # folders, or single files
     "docs/method.md",
     "docs/methods.md",
     "docs/adding/a_model.md",
+    "docs/results",
+    "docs/results.md",
 )
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 

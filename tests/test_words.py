@@ -20,6 +20,8 @@ PATHS = (  # folders, or single files
     "docs/method.md",
     "docs/methods.md",
     "docs/adding/a_model.md",
+    "docs/results",
+    "docs/results.md",
 )
 ENDINGS = {".css", ".js", ".md", ".py"}
 
