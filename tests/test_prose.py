@@ -15,7 +15,7 @@ PATHS = (  # folders, or single files
     "docs/index.md",
     "docs/method.md",
     "docs/methods.md",
-    "docs/adding/a_model.md",
+    "docs/adding",
     "docs/results",
     "docs/results.md",
 )
