@@ -18,6 +18,10 @@ PATHS = (  # folders, or single files
     "docs/adding",
     "docs/results",
     "docs/results.md",
+    "docs/guide/evaluation.md",
+    "docs/guide/inspect.md",
+    "docs/guide/web.md",
+    "docs/guide/speed.md",
 )
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 
