@@ -8,18 +8,15 @@ from PIL import Image
 
 from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import AnyNetwork, PairNetwork, image_features, to_pixels
-from tomadiff.evaluation.metrics.measure import PSNR_CEILING, gives
+from tomadiff.evaluation.metrics.measure import gives
 from tomadiff.evaluation.metrics.table import metric
 from tomadiff.evaluation.report.markup import Markup, tag
 
 
 def apart(unmerged: Image.Image, merged: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
     """PSNR, SSIM, and the distance that each network sees, by their names in tables."""
-    images, others = to_pixels([merged]), to_pixels([unmerged])
-    found = {
-        "psnr": min(float(distances.psnr(images, others)), PSNR_CEILING),
-        "ssim": float(distances.ssim(images, others)),
-    }
+    pixels = distances.pixel_metrics(to_pixels([merged]), to_pixels([unmerged]))
+    found = {"psnr": min(float(pixels["psnr"]), distances.PSNR_CEILING), "ssim": float(pixels["ssim"])}
     for name, network in networks.items():
         found[gives(name).pair or name] = _seen(network, unmerged, merged)
     return found
@@ -34,7 +31,7 @@ def _seen(network: AnyNetwork, unmerged: Image.Image, merged: Image.Image) -> fl
 
 def written(name: str, value: float) -> str:
     """A metric's value with its digits; equal images are infinitely many decibels apart."""
-    return "equal" if name == "psnr" and value >= PSNR_CEILING else f"{value:.{metric(name).digits}f}"
+    return "equal" if name == "psnr" and value >= distances.PSNR_CEILING else f"{value:.{metric(name).digits}f}"
 
 
 def cards(before: float, after: float, metrics: Mapping[str, float], reused: bool = False) -> Markup:

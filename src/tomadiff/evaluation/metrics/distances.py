@@ -22,7 +22,15 @@ from tomadiff.errors import SettingError, ShapeError, require_count
 WINDOW, SIGMA = 11, 1.5  # of SSIM's Gaussian, as in Wang et al. 2004
 
 
+PSNR_CEILING = 100.0  # dB, for equal images: an average with an infinity in it says nothing
+
+
 # ---------------------------------------------------------------------------------------------- pixels
+def pixel_metrics(images: Tensor, others: Tensor) -> dict[str, Tensor]:
+    """MSE, PSNR and SSIM by name, each ``(B,)``."""
+    return {"mse": mse(images, others), "psnr": psnr(images, others), "ssim": ssim(images, others)}
+
+
 def mse(images: Tensor, others: Tensor, scale: float = 255.0) -> Tensor:
     """Mean squared error per image ``(B,)``, of pixels that run from 0 to ``scale``.
 

@@ -42,7 +42,6 @@ from tomadiff.evaluation.metrics.statistics import (
 from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
-PSNR_CEILING = 100.0  # dB, for equal images: an average with an infinity in it says nothing
 MANY = 5000  # features per set, above which KID looks at subsets
 
 
@@ -144,7 +143,7 @@ class _Work:
         self.say("pixels")
         for part, images, others in self._pixel_batches():
             self._note("mse", part, distances.mse(images, others))
-            self._note("psnr", part, distances.psnr(images, others).clamp(max=PSNR_CEILING))
+            self._note("psnr", part, distances.psnr(images, others).clamp(max=distances.PSNR_CEILING))
             try:
                 self._note("ssim", part, distances.ssim(images, others))
             except ShapeError as problem:  # images smaller than its window; the rest can still be measured

@@ -19,8 +19,6 @@ from tomadiff.evaluation.runs.record import Run, RunError, Sample
 from tomadiff.evaluation.runs.variants import BASELINE, UNGUARDED
 from tomadiff.methods.registry import CATALOGUE, PAPER, entry
 
-PSNR_CEILING = 100.0
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -116,10 +114,8 @@ def _pixels(run: Run, pairs: list[Pair]) -> dict[str, Interval]:
         return {}
     values: dict[str, list[float]] = {"mse": [], "psnr": [], "ssim": []}
     for one, other in both:  # one at a time: a run may hold thousands
-        own, theirs = to_pixels([one]), to_pixels([other])
-        values["mse"].append(distances.mse(own, theirs).item())
-        values["psnr"].append(distances.psnr(own, theirs).clamp(max=PSNR_CEILING).item())
-        values["ssim"].append(distances.ssim(own, theirs).item())
+        for name, value in distances.pixel_metrics(to_pixels([one]), to_pixels([other])).items():
+            values[name].append(min(value.item(), distances.PSNR_CEILING) if name == "psnr" else value.item())
     prompts = resampled([sample.prompt for sample, _ in pairs])
     return {name: mean_interval(torch.tensor(numbers), prompts) for name, numbers in values.items()}
 

@@ -15,7 +15,7 @@ run may come from elsewhere: what its files hold is checked, and nothing outside
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -193,9 +193,3 @@ _MORE = {"seconds": MEASURED, "flops": MEASURED, "metrics": NUMBERS, "negative":
 
 def _sample(held: object, where: str) -> Sample:
     return Sample(**require_record(held, _NEEDED, where, RunError, **_MORE))
-
-
-def pending(samples: Iterator[Sample] | list[Sample], run: Run) -> list[Sample]:
-    """The samples of a list that are not finished yet, in order."""
-    done = run.samples()
-    return [sample for sample in samples if sample.key not in done]

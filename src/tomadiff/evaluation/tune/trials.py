@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from tomadiff.cost import flop_counter
-from tomadiff.evaluation.metrics.distances import cosine_distance, mse, psnr, ssim
+from tomadiff.evaluation.metrics.distances import cosine_distance, pixel_metrics
 from tomadiff.evaluation.metrics.features import Network, image_features, to_pixels
 from tomadiff.evaluation.runs.generate import Call, generate_batch
 from tomadiff.evaluation.runs.prompts import Prompt
@@ -71,7 +71,7 @@ class Trials:
             return [figures for pair in pairs for figures in self.compare([pair], candidate)]
         generated, wanted = self.generate(pairs, candidate), self.unmerged(pairs)
         pixels, targets = to_pixels(generated), to_pixels(wanted)
-        figures = {"mse": mse(pixels, targets), "psnr": psnr(pixels, targets), "ssim": ssim(pixels, targets)}
+        figures = pixel_metrics(pixels, targets)
         if self.judge is not None:
             seen, meant = image_features(self.judge, generated), image_features(self.judge, wanted)
             figures["judge"] = cosine_distance(seen, meant)
