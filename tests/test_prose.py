@@ -22,6 +22,7 @@ PATHS = (  # folders, or single files
     "docs/guide/inspect.md",
     "docs/guide/web.md",
     "docs/guide/speed.md",
+    "docs/guide/pipelines.md",
 )
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 

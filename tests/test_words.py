@@ -26,6 +26,7 @@ PATHS = (  # folders, or single files
     "docs/guide/inspect.md",
     "docs/guide/web.md",
     "docs/guide/speed.md",
+    "docs/guide/pipelines.md",
 )
 ENDINGS = {".css", ".js", ".md", ".py"}
 
