@@ -16,7 +16,7 @@ OLDEST := tests/families/test_families.py tests/evaluation/test_metrics.py tests
 
 # oneDNN picks bf16 instructions that some CPUs announce but cannot run (SIGILL); this is the newest safe set.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
-# No telemetry and no downloads behind anyone's back; tests and the demo need neither.
+# No telemetry and no downloads that nobody asked for; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .PHONY: help demo test everything oldest lint format bench bench-full results train clean
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt torch -e ".[dev]"
 	@touch $@
 
-demo: $(STAMP) ## draw pictures with and without merging, and a page to compare them (demo/index.html)
+demo: $(STAMP) ## generate images with and without merging, and a page to compare them (demo/index.html)
 	@HF_HUB_OFFLINE=1 $(PY) -m tomadiff demo
 
 test: $(STAMP) ## run the tests and print the coverage of the core (those that take longest: make everything)
@@ -73,13 +73,13 @@ bench-full: $(STAMP) ## hours: every method on full-size models, counted, timed,
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.predictions
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.speed_report
 
-results: $(STAMP) ## write the tables of fidelity and the Pareto picture again, from the pictures that were measured
+results: $(STAMP) ## write the tables of fidelity and the Pareto plot again, from the images that were measured
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.fidelity_report
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.pareto
 
 train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
 	@nice -n 19 $(PY) -m training.run
 
-clean: ## remove caches, builds and demo pictures (keeps .venv)
+clean: ## remove caches, builds and demo images (keeps .venv)
 	@rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	@find src tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
