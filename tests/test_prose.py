@@ -27,7 +27,7 @@ PATHS = (  # folders, or single files
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 
 _ASIDE = re.compile(r"\s*(\||#|!\[|<)")  # tables, headings, images, HTML
-_ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+_ITEM = re.compile(r"^\s*([-*]|\d+\.) ")
 _END = re.compile(r"[.!?]['\"”)*_]*\s+(?=[^a-z\s])")
 
 
@@ -79,9 +79,17 @@ no sentence. at all.
 ```
 
 - First 1.5 × item.
-  It goes on.
+  It goes on - to 200. And
 - **Second.** Item.
 """
-    expected = ["One, Code and a link two three", "Four!", "First 1.5 × item", "It goes on.", "**Second", "Item."]
+    expected = [
+        "One, Code and a link two three",
+        "Four!",
+        "First 1.5 × item",
+        "It goes on - to 200",
+        "And",
+        "**Second",
+        "Item.",
+    ]
     assert sentences(page) == expected
-    assert [words(sentence) for sentence in expected] == [7, 1, 3, 3, 1, 1]
+    assert [words(sentence) for sentence in expected] == [7, 1, 3, 5, 1, 1, 1]
