@@ -1,6 +1,6 @@
 """HTML and SVG out of Python values: whatever is not markup by its type is escaped, so no prompt can become a tag.
 
-Kept instead of Jinja2: pages are nested from typed parts that are tested one by one, and charts share their tags.
+Used instead of Jinja2: pages are nested from typed parts that are tested one by one, and charts share their tags.
 """
 
 from __future__ import annotations
