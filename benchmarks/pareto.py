@@ -74,7 +74,7 @@ def _measured(results: Results, names: Sequence[str]) -> list[Measured]:
 
 
 def _chosen(results: Results) -> list[Measured]:
-    """Ours as the rule chooses them, for every cost there is."""
+    """The default as the rule chooses it, for every cost there is."""
     chosen = {one.name: one for one in (results.within(own.cost) for own in results.measured_of("matched")) if one}
     return sorted(chosen.values(), key=lambda one: one.cost)
 

@@ -68,7 +68,7 @@ def sdxl_block() -> nn.Module:
 
 
 def image_tokens() -> Tensor:
-    """``(1, 4096, 640)`` tokens of a landscape, alike where the image is smooth as a model's are."""
+    """``(1, 4096, 640)`` tokens of a synthetic image, alike where the image is smooth as a model's are."""
     tokens = to_tokens(synthetic_image(), GRID.height, CHANNELS)
     return tokens / tokens.std()
 
