@@ -1,9 +1,9 @@
-"""emoji-sdxl in four steps without guidance: a LoRA that takes the guided teacher's five steps in one pass."""
+"""emoji-sdxl in four steps: a LoRA, called with the teacher's guidance."""
 
 from typing import Any
 
 import torch
-from diffusers import DPMSolverMultistepScheduler
+from diffusers import UniPCMultistepScheduler
 from torch import nn
 
 from tomadiff import embedded
@@ -12,17 +12,20 @@ from training.compose import SIZE
 from training.loop import Recipe
 
 NAME, COMPONENT, RANK = "emoji-sdxl", "unet", 32
-RECIPE = Recipe("few-sdxl", steps=2000, learning_rate=4e-4, warmup=10, ema_decay=0.98, report_every=40, save_every=10)
-OBJECTIVE = dict(single=8, whole=4, rollouts_from=120)
-RUNS = 240
-SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=distil.STEPS, guidance_scale=1.0)
-SCHEDULER = dict(solver_order=1)  # with flow sigmas, this is Euler's step; borders are every fifth of the teacher's
+RECIPE = Recipe(
+    "few-sdxl", steps=1500, learning_rate=2.5e-4, warmup=5, decay=0.9, ema_decay=0.99, report_every=50, save_every=25
+)
+OBJECTIVE = dict(batch=4)
+RUNS = 2000
+GUIDANCE = 3.0  # the teacher's: without, students of a few minutes were 2 dB further away
+SETTINGS = dict(height=SIZE, width=SIZE, num_inference_steps=distil.STEPS, guidance_scale=GUIDANCE)
+SCHEDULER = dict(flow_shift=5.0)  # more of the four steps at high noise, where the teacher's path bends most
 
 
 def pipeline() -> Any:
     pipe = embedded.load(NAME)
-    pipe.unet.to(memory_format=torch.channels_last)  # forward passes take half the time
-    pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, **SCHEDULER)
+    pipe.unet.to(memory_format=torch.channels_last)  # a few per cent faster
+    pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config, **SCHEDULER)
     return pipe
 
 
@@ -34,9 +37,18 @@ def encode(pipe: Any, prompt: str) -> tuple[torch.Tensor, torch.Tensor]:
 def velocity(
     unet: nn.Module, latents: torch.Tensor, times: torch.Tensor, texts: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
+    """What the pipeline makes of the UNet's outputs: with guidance, an empty prompt is zeros."""
+    guided = GUIDANCE > 1
+    if guided:
+        latents, times = torch.cat([latents, latents]), torch.cat([times, times])
+        texts = tuple(torch.cat([torch.zeros_like(text), text]) for text in texts)
     sizes = torch.tensor([[SIZE, SIZE, 0, 0, SIZE, SIZE]], dtype=latents.dtype).expand(len(latents), -1)
     added = dict(text_embeds=texts[1], time_ids=sizes)
-    return unet(latents, times, texts[0], added_cond_kwargs=added).sample
+    velocity = unet(latents, times, texts[0], added_cond_kwargs=added).sample
+    if guided:
+        empty, given = velocity.float().chunk(2)
+        return empty + GUIDANCE * (given - empty)
+    return velocity
 
 
 def decode(pipe: Any, latents: torch.Tensor) -> torch.Tensor:

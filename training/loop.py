@@ -142,7 +142,7 @@ class Trainer:
         live = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.use_average()
         threads = torch.get_num_threads()
-        torch.set_num_threads(os.cpu_count() or 1)  # the other workers wait meanwhile
+        torch.set_num_threads(len(os.sched_getaffinity(0)))  # the other workers wait meanwhile
         # Reports draw other shapes than training: compiling for them would take longer than drawing.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             report(self)

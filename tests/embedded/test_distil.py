@@ -53,14 +53,21 @@ def test_a_recorded_run_is_the_pipeline_s_own(call, tmp_path):
     assert torch.equal(read, latents.half())
 
 
-def test_borders_are_every_fifth_of_the_teacher_s_steps(call):
-    student = distil.Student(call)
-    scheduler = embedded.load(call.NAME).scheduler
-    if "use_flow_sigmas" in scheduler.config:
-        scheduler.set_timesteps(teacher.STEPS)
-    else:
-        scheduler.set_timesteps(sigmas=[1 - place / teacher.STEPS for place in range(teacher.STEPS)])
-    assert torch.allclose(student.sigmas, scheduler.sigmas[:: distil.STRIDE], atol=1e-6)
+def test_the_teacher_s_path_is_read_off_between_its_steps():
+    known, wanted = torch.tensor([1.0, 0.8, 0.4, 0.0]), torch.tensor([1.1, 0.8, 0.6, 0.1, 0.0])
+    latents = torch.tensor([10.0, 8.0, 4.0, 0.0]).view(1, -1, 1, 1)  # straight, so that the line is the path
+    found = distil.interpolate(latents, known, wanted)
+    assert torch.allclose(found.flatten().float(), torch.tensor([10.0, 8.0, 6.0, 1.0, 0.0]), atol=1e-2)
+
+
+def test_borders_begin_with_the_noise_and_end_with_the_teacher_s_image(call):
+    student, known = distil.Student(call), distil.teacher_sigmas(call.NAME)
+    assert len(known) == teacher.STEPS + 1
+    latents = torch.arange(float(len(known))).view(1, -1, 1, 1)
+    borders = distil.interpolate(latents, known, student.sigmas).flatten()
+    assert borders[0] < 1e-3  # schedulers stop short of infinite noise
+    assert borders[-1] == teacher.STEPS
+    assert (borders.diff() > 0).all()
 
 
 @pytest.mark.slow
@@ -74,7 +81,7 @@ def test_a_lora_file_does_what_the_student_does_and_leaves_no_trace(call, tmp_pa
 
     pipe = embedded.load(call.NAME)
     before = {name: weight.clone() for name, weight in getattr(pipe, call.COMPONENT).state_dict().items()}
-    pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, **call.SCHEDULER)
+    pipe.scheduler = call.pipeline().scheduler
     given = dict(latents=noise, output_type="latent", **call.SETTINGS)
     plain = pipe(PROMPTS[:1], **given).images
     pipe.load_lora_weights(tmp_path)
@@ -91,19 +98,19 @@ def test_a_lora_file_does_what_the_student_does_and_leaves_no_trace(call, tmp_pa
 
 
 @pytest.mark.slow
-def test_both_losses_train_the_additions_and_nothing_else(tmp_path, monkeypatch):
+def test_the_loss_trains_the_additions_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("TOMADIFF_TRAINING_DIR", str(tmp_path))
     folder = teacher.stage_dir("few-sdxl") / "runs"
     folder.mkdir()
-    for number in range(2):  # the first is held out
-        latents = torch.randn(4, teacher.STEPS + 1, 4, 64, 64, generator=torch.Generator().manual_seed(number))
-        teacher.write_shard(folder / f"{number}.safetensors", latents, [(PROMPTS[0], number)] * 4)
-    student = distil.Student(importlib.import_module("training.few_sdxl"))
-    objective = distil.Objective(student, "few-sdxl", single=4, whole=1, rollouts_from=1)
-    for step in range(2):
-        student.zero_grad()
-        objective(step, torch.Generator().manual_seed(0)).backward()
-        trained = {name for name, parameter in student.named_parameters() if parameter.grad is not None}
-        assert trained
-        assert all("lora_" in name for name in trained)
-        assert any(parameter.grad.abs().max() > 0 for name, parameter in student.named_parameters() if name in trained)
+    for number in range(distil.VALIDATION + 1):  # the first ones are held out
+        latents = torch.randn(1, teacher.STEPS + 1, 4, 64, 64, generator=torch.Generator().manual_seed(number))
+        teacher.write_shard(folder / f"{number}.safetensors", latents, [(PROMPTS[0], number)])
+    call = importlib.import_module("training.few_sdxl")
+    student = distil.Student(call)
+    lessons, held_out = (distil.Lessons(call, student.sigmas, validation=held) for held in (False, True))
+    assert (len(lessons.prompts), len(held_out.prompts)) == (1, distil.VALIDATION)
+    distil.Objective(student, lessons, held_out, batch=1)(0, torch.Generator().manual_seed(0)).backward()
+    trained = {name: parameter.grad for name, parameter in student.named_parameters() if parameter.grad is not None}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert any(gradient.abs().max() > 0 for gradient in trained.values())
