@@ -1,5 +1,6 @@
 """The forecast of denoising steps on tensors alone: settings, the rule, and what starts it over."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tomadiff.errors import SettingError
-from tomadiff.steps.forecast import Forecast, Forecaster, bounds
+from tomadiff.steps.forecast import Forecast, Forecaster, bounds, evened
 
 Output = Callable[[int], object]
 
@@ -136,14 +137,24 @@ def test_what_is_not_a_number_is_computed() -> None:
     assert forecaster.pattern.forecast == ()
 
 
-def test_times_of_the_scheduler_are_the_measure() -> None:
-    times = [1000 / 1.3**step for step in range(20)]
+@pytest.mark.parametrize("top", [1, 1000])
+def test_log_odds_of_the_noise_level_are_the_measure(top: int) -> None:
+    """What moves evenly along them is forecast exactly, whether the scheduler counts to 1 or to 1000."""
+    times = [top * (1 - step / 20) ** 2 for step in range(20)]
+    values = evened(times)
+    assert values == pytest.approx(evened([time / top for time in times]))
     forecaster = Forecaster(Forecast(0.05))
     forecaster.begin(20, times)
-    for step in range(20):
-        output = forecaster.call(step, 0, None, lambda step=step: torch.tensor([[times[step], 1.0]]))
-        torch.testing.assert_close(output, torch.tensor([[times[step], 1.0]]), rtol=1e-4, atol=1e-4)
+    for step, value in enumerate(values):
+        output = forecaster.call(step, 0, None, lambda value=value: torch.tensor([[value, 1.0]]))
+        torch.testing.assert_close(output, torch.tensor([[value, 1.0]]), rtol=1e-4, atol=1e-4)
     assert forecaster.pattern.forecast
+
+
+@pytest.mark.parametrize("times", [[3.0, 0.5, -2.0], [5000.0, 100.0]])
+def test_times_that_are_no_noise_levels_stay_as_they_are(times: list[float]) -> None:
+    assert evened(times) == tuple(times)
+    assert all(math.isfinite(time) for time in evened([1000.0, 500.0, 0.0]))
 
 
 def test_repeated_times_do_not_divide_by_zero() -> None:

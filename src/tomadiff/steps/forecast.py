@@ -8,6 +8,8 @@ For each guidance pass, with the last two computed outputs ``y₀, y₁`` at the
 
 - The forecast at ``t`` is ``y₁ + γ · (t − t₁)/(t₁ − t₀) · (y₁ − y₀)``. ``γ = 0`` repeats the last output (order 0),
   ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast ``y₁`` best.
+- Time is the log-odds of the noise level: along it outputs move most evenly, and both ends of a run, where they change
+  most, are further apart.
 - The error rate is what the forecast of the last computed step missed, relative to its output and per unit of time.
 - A step is forecast while the sum of rate × distance since the last computed step stays below the tolerance.
 
@@ -16,6 +18,7 @@ Only tensors and numbers are seen here. Which call belongs to which step is for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -30,6 +33,7 @@ from tomadiff.utils.settings import Count, Index, Rule, Settings
 _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, the fourth tests it
 _WARM_UP = 0.1  # share of the run that is computed first: outputs change least regularly there
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
+_INSIDE = 0.02  # how far the ends of the noise level are moved inside
 _FALL = 0.5  # an error rate falls by at most this much from one computed step to the next: it may be small by chance
 
 Share = Annotated[float, Rule("give a number from 0 to 1", lambda value: 0 <= value <= 1)]
@@ -105,6 +109,19 @@ def bounds(total: int | None) -> tuple[int, int]:
     return max(_NEEDED, round(_WARM_UP * total)), max(1, round(_MOST_IN_A_ROW * total))
 
 
+def evened(times: Sequence[float]) -> tuple[float, ...]:
+    """Times as log-odds of the noise level, along which outputs move most evenly.
+
+    Timesteps from 0 to 1000, or noise levels from 0 to 1, are meant; any others stay as they are. The ends are a little
+    inside, so that they are not infinitely far.
+    """
+    top = 1.0 if max(times) <= 1 else 1000.0
+    if min(times) < 0 or max(times) > top:
+        return tuple(times)
+    levels = [_INSIDE + (1 - 2 * _INSIDE) * time / top for time in times]
+    return tuple(math.log(level / (1 - level)) for level in levels)
+
+
 @dataclass(frozen=True)
 class Pattern:
     """Which steps of an image were computed and which were forecast.
@@ -144,7 +161,7 @@ class Forecaster:
     def begin(self, total: int | None = None, times: Sequence[float] | None = None) -> None:
         """A new image starts: ``total`` steps at ``times``, where they are known."""
         usable = times is not None and len(set(times)) == len(times)
-        self._times = times if usable else None  # repeated ones (Heun) are no measure: the step's number is
+        self._times = evened(times) if times and usable else None  # repeated ones (Heun) are no measure: the number is
         self._total = total
         self._first: int | None = None
         self._step: int | None = None
