@@ -7,7 +7,8 @@ compared with what the forecast would have been. This is the embedded error esti
 For each guidance pass, with the last two computed outputs ``y₀, y₁`` at the times ``t₀, t₁``:
 
 - The forecast at ``t`` is ``y₁ + γ · (t − t₁)/(t₁ − t₀) · (y₁ − y₀)``. ``γ = 0`` repeats the last output (order 0),
-  ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast ``y₁`` best.
+  ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast ``y₁`` best; see
+  :mod:`tomadiff.steps.history`.
 - Time is the log-odds of the noise level: along it outputs move most evenly, and both ends of a run, where they change
   most, are further apart.
 - The error rate is what the forecast of the last computed step missed, relative to its output and per unit of time.

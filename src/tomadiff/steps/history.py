@@ -2,7 +2,8 @@
 
 The forecast at ``t`` is ``y₁ + γ · (t − t₁)/(t₁ − t₀) · (y₁ − y₀)`` with the last two computed outputs. ``γ = 0``
 repeats the last one (order 0), ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast
-``y₁`` best from the outputs before it, so the run itself chooses between the orders.
+``y₁`` best from the outputs before it, so the run itself chooses between the orders. Outputs leave a line the more, the
+further it is prolonged: what ``γ`` lacks of 1 grows with ``1 + (t − t₁)/(t₁ − t₀)`` from where it was measured.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class PassHistory:
         self.form, self._structure, self._apart = form, _pytree.tree_structure(output), _has_list(output)
         self._kept: list[tuple[float, list[Any]]] = []  # the last two computed outputs and their times
         self._shares: list[Tensor] | None = None  # γ of each tensor, for each of its samples
+        self._stretch = 1.0  # how far the line had been prolonged when γ was measured, in units of its length
 
     def fits(self, output: Any) -> bool:
         """Whether an output looks like the last one."""
@@ -51,7 +53,7 @@ class PassHistory:
             errors = [self._error(*pair) for pair in zip(_floats(leaves), self._forecasts(time), strict=True)]
             rate = torch.cat(errors).max() / abs(time - self._kept[-1][0])
         if len(self._kept) == 2:
-            self._shares = self._fit(time, leaves)
+            self._shares, self._stretch = self._fit(time, leaves), self._prolonged(time)
         self._kept = [*self._kept[-1:], (time, list(map(_copy, leaves)))]
         return rate
 
@@ -67,13 +69,20 @@ class PassHistory:
         last = _floats(self._kept[-1][1])
         if self._shares is None or len(self._kept) < 2:
             return last
-        trends = zip(last, self._trend(time), self._shares, strict=True)
+        further = (1 + self._prolonged(time)) / (1 + self._stretch)
+        shares = [(1 + (share - 1) * further).clamp(0.0, _LARGEST_SHARE) for share in self._shares]
+        trends = zip(last, self._trend(time), shares, strict=True)
         return [output + share.view(-1, *[1] * (trend.dim() - 1)) * trend for output, trend, share in trends]
+
+    def _prolonged(self, time: float) -> float:
+        """How far the line through the last two outputs is prolonged until ``time``, in units of its length."""
+        (before, _), (then, _) = self._kept
+        return (time - then) / (then - before)
 
     def _trend(self, time: float) -> list[Tensor]:
         """How far the line through the last two outputs goes from the last one until ``time``."""
-        (before, older), (then, newer) = self._kept
-        scale = (time - then) / (then - before)
+        (_, older), (_, newer) = self._kept
+        scale = self._prolonged(time)
         return [(new - old) * scale for old, new in zip(_floats(older), _floats(newer), strict=True)]
 
     def _fit(self, time: float, leaves: list[Any]) -> list[Tensor]:
