@@ -3,8 +3,9 @@
 Generates the tuning pairs on an embedded pipeline, all rules of a set for one pair after the other, and appends one
 line per image to `results/forecasts-<model>.csv`. What is in the file is not generated again. The cost is the share of
 denoiser calls that were computed. `--cache` keeps outputs of the denoiser in a folder: rules share their first steps.
-`--table` prints what the file holds, over the pairs that all rules have. `--shown` takes the first of the pairs that
-results are shown on, for patterns that nothing was tuned for, and a file of its own.
+`--table` prints what the file holds, over the pairs that all rules (of the sets) have. Rows of `Earlier` are those of
+our rule in plain time, before the log-odds of the noise level were its measure. `--shown` takes the first of the pairs
+that results are shown on, for patterns that nothing was tuned for, and a file of its own.
 """
 
 from __future__ import annotations
@@ -146,10 +147,13 @@ def run(path: Path, model: str, sets: Sequence[str], pairs: Sequence[Pair], step
             rows.append(path, {**about, **bench.compare(pair, rule)})
 
 
-def table(path: Path) -> Iterator[str]:
-    """One line of Markdown for each rule, over the pairs that all rules of so many steps have."""
+def table(path: Path, sets: Sequence[str] = ()) -> Iterator[str]:
+    """One line of Markdown for each rule (of the sets), over the pairs that all of them have with so many steps."""
     by_rule: dict[tuple[str, str], dict[tuple[str, str], rows.Row]] = {}
+    wanted = {repr(rule) for name in sets for rule in SETS[name]}
     for row in rows.read(path):
+        if wanted and row["rule"] not in wanted:
+            continue
         by_rule.setdefault((row["steps"], row["rule"]), {})[row["prompt"], row["seed"]] = row
     yield "| steps | rule | pairs | cost | PSNR | MSE, mean | median | worst |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -175,7 +179,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     path = path_of(arguments.results, arguments.model, arguments.shown)
     if arguments.table:
-        print("\n".join(table(path)))
+        print("\n".join(table(path, arguments.sets)))
         return
     torch.set_num_threads(arguments.threads)
     if arguments.cache is not None:
