@@ -11,8 +11,9 @@ For each guidance pass, with the last two computed outputs ``y₀, y₁`` at the
   :mod:`tomadiff.steps.history`.
 - Time is the log-odds of the noise level: along it outputs move most evenly, and both ends of a run, where they change
   most, are further apart.
-- The error rate is what the forecast of the last computed step missed, relative to its output and per unit of time.
-- A step is forecast while the sum of rate × distance since the last computed step stays below the tolerance.
+- The error grows with the distance to the power of 1.5. Its rate is what the forecast of the last computed step missed,
+  relative to its output.
+- A step is forecast while the sum of its estimates since the last computed step stays below the tolerance.
 
 Only tensors and numbers are seen here. Which call belongs to which step is for the caller to say.
 """
@@ -28,12 +29,13 @@ import torch
 from torch import Tensor
 
 from tomadiff.errors import SettingError
-from tomadiff.steps.history import PassHistory, needs_grad
+from tomadiff.steps.history import PassHistory, growth, needs_grad
 from tomadiff.utils.settings import Count, Index, Rule, Settings
 
 _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, the fourth tests it
 _WARM_UP = 0.1  # share of the run that is computed first: outputs change least regularly there
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
+_ENDING = 3  # of the last steps, none are forecast in a row: outputs change faster there than the rate has seen
 _INSIDE = 0.02  # how far the ends of the noise level are moved inside
 _FALL = 0.5  # an error rate falls by at most this much from one computed step to the next: it may be small by chance
 
@@ -251,12 +253,14 @@ class Forecaster:
         self._collect()
         if self._worst is None or self._is_bound(step):
             return None
-        error = self._read(self._worst) * abs(self._time(step) - self._time(self._computed[-1]))
+        error = self._read(self._worst) * growth(self._time(step) - self._time(self._computed[-1]))
         return error if self._since + error < self.settings.tolerance else None  # also if it is not a number
 
     def _is_bound(self, step: int) -> bool:
         """Whether the step is computed whatever the error."""
         warm_up, most = bounds(None if self._total is None else self._total - (self._first or 0))
+        if self._total is not None and step >= self._total - _ENDING:
+            most = 1
         return self._count < warm_up or self._row >= most or self._is_last(step)
 
     def _is_last(self, step: int) -> bool:

@@ -17,6 +17,7 @@ from torch.utils import _pytree
 
 _LARGEST_SHARE = 1.5  # of γ; beyond, the past says little
 _TINY = 1e-20
+_GROWTH = 1.5  # between what a line with noise around it misses and what a parabola does
 
 
 class PassHistory:
@@ -44,14 +45,14 @@ class PassHistory:
     def add(self, time: float, output: Any) -> Tensor | None:
         """Keep a computed output; the error rate of what its forecast would have been, once there is one.
 
-        The rate is relative to the output, per unit of time, of the worst sample, and stays on the device.
+        The rate is relative to the output, per unit of :func:`growth`, of the worst sample, and stays on the device.
         """
         leaves, rate = _pytree.tree_leaves(output), None
         if self._kept and self._kept[-1][0] == time:  # no time has passed, so nothing can be measured
             self._kept.pop()
         elif self._shares is not None:
             errors = [self._error(*pair) for pair in zip(_floats(leaves), self._forecasts(time), strict=True)]
-            rate = torch.cat(errors).max() / abs(time - self._kept[-1][0])
+            rate = torch.cat(errors).max() / growth(time - self._kept[-1][0])
         if len(self._kept) == 2:
             self._shares, self._stretch = self._fit(time, leaves), self._prolonged(time)
         self._kept = [*self._kept[-1:], (time, list(map(_copy, leaves)))]
@@ -100,6 +101,11 @@ class PassHistory:
     def _sum(self, values: Tensor) -> Tensor:
         """Over each sample."""
         return values.flatten(0 if self._apart or values.dim() < 2 else 1).sum(-1).reshape(-1)
+
+
+def growth(distance: float) -> float:
+    """How the error of a forecast grows with its distance in time."""
+    return float(abs(distance) ** _GROWTH)
 
 
 def needs_grad(output: Any) -> bool:
