@@ -37,7 +37,7 @@ _WARM_UP = 0.1  # share of the run that is computed first: outputs change least 
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
 _ENDING = 3  # of the last steps, none are forecast in a row: outputs change faster there than the rate has seen
 _INSIDE = 0.02  # how far the ends of the noise level are moved inside
-_FALL = 0.5  # an error rate falls by at most this much from one computed step to the next: it may be small by chance
+_FALL = 0.7  # an error rate falls to this share at least from one computed step to the next: it may be small by chance
 
 Share = Annotated[float, Rule("give a number from 0 to 1", lambda value: 0 <= value <= 1)]
 
@@ -97,12 +97,14 @@ class Forecast(Settings):
 
     def least(self, total: int) -> float:
         """The smallest share of so many steps that may be computed."""
-        if self.is_fixed or not self.skips:
-            computed = sum(not self.skips or self.computes(step, total) for step in range(total))
-        else:
-            first, most = bounds(total)
-            computed = min(total, first) + -(-max(0, total - first) // (most + 1))
-        return computed / total
+        count = row = 0
+        for step in range(total):
+            if self.is_fixed or not self.skips:
+                computes = not self.skips or self.computes(step, total)
+            else:
+                computes = not may_forecast(step, total, count, row)
+            count, row = (count + 1, 0) if computes else (count, row + 1)
+        return count / total
 
 
 def bounds(total: int | None) -> tuple[int, int]:
@@ -110,6 +112,15 @@ def bounds(total: int | None) -> tuple[int, int]:
     if total is None:
         return _NEEDED, 2
     return max(_NEEDED, round(_WARM_UP * total)), max(1, round(_MOST_IN_A_ROW * total))
+
+
+def may_forecast(step: int, total: int | None, computed: int, row: int) -> bool:
+    """Whether a step may be forecast at all, after so many computed ones and so many forecast ones in a row."""
+    warm_up, most = bounds(total)
+    most = min(most, computed - warm_up + 1)  # the first row is of one; every computed step allows one more
+    if total is not None and step >= total - _ENDING:
+        most = 1
+    return computed >= warm_up and row < most and (total is None or step < total - 1)
 
 
 def evened(times: Sequence[float]) -> tuple[float, ...]:
@@ -258,10 +269,9 @@ class Forecaster:
 
     def _is_bound(self, step: int) -> bool:
         """Whether the step is computed whatever the error."""
-        warm_up, most = bounds(None if self._total is None else self._total - (self._first or 0))
-        if self._total is not None and step >= self._total - _ENDING:
-            most = 1
-        return self._count < warm_up or self._row >= most or self._is_last(step)
+        first = self._first or 0
+        total = None if self._total is None else self._total - first
+        return not may_forecast(step - first, total, self._count, self._row)
 
     def _is_last(self, step: int) -> bool:
         return self._total is not None and step >= self._total - 1
