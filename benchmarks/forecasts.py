@@ -35,7 +35,7 @@ from tomadiff.steps.forecast import Forecast, Forecaster
 
 Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {
-    "default": [Forecast(tolerance) for tolerance in (0.05, 0.1, 0.2, 0.3)],
+    "default": [Forecast(tolerance) for tolerance in (0.1, 0.05, 0.2)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
     "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
     "every": [Forecast(every=2), Forecast(every=3)],

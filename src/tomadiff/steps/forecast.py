@@ -265,13 +265,18 @@ class Forecaster:
         if self._worst is None or self._is_bound(step):
             return None
         error = self._read(self._worst) * growth(self._time(step) - self._time(self._computed[-1]))
-        return error if self._since + error < self.settings.tolerance else None  # also if it is not a number
+        tests = self._count - bounds(self._length)[0] + 1
+        trusted = 1 - 1 / (tests + 2)  # few tests may have gone well by chance
+        return error if self._since + error < trusted * self.settings.tolerance else None  # also if it is not a number
 
     def _is_bound(self, step: int) -> bool:
         """Whether the step is computed whatever the error."""
-        first = self._first or 0
-        total = None if self._total is None else self._total - first
-        return not may_forecast(step - first, total, self._count, self._row)
+        return not may_forecast(step - (self._first or 0), self._length, self._count, self._row)
+
+    @property
+    def _length(self) -> int | None:
+        """Steps of this run, which may begin further on."""
+        return None if self._total is None else self._total - (self._first or 0)
 
     def _is_last(self, step: int) -> bool:
         return self._total is not None and step >= self._total - 1
