@@ -19,10 +19,10 @@ import torch
 from rich.progress import track
 
 import tomadiff
-from benchmarks import rows
 from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
 from tomadiff.evaluation.metrics.distances import psnr
 from tomadiff.evaluation.metrics.features import to_pixels
+from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.tune.trials import Pair, Trials
 
 FILE = "stochastic.csv"
@@ -45,11 +45,11 @@ SCHEDULERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 def compare(trials: Trials, pair: Pair, tolerance: float) -> dict[str, Any]:
     """Generate with the forecast, and in full if it made a difference."""
     with tomadiff.apply(trials.pipe, forecast=tolerance) as patch:
-        image = trials.draw([pair])[0]
+        image = trials.generate([pair])[0]
         pattern = patch.pattern
     distance = math.inf
     if pattern.forecast:
-        distance = float(psnr(to_pixels([image]), to_pixels(trials.draw([pair])))[0])
+        distance = float(psnr(to_pixels([image]), to_pixels(trials.generate([pair])))[0])
     return {"psnr": round(distance, 3), "computed": len(pattern.computed), "forecast": len(pattern.forecast)}
 
 
