@@ -129,11 +129,13 @@ class Demand:
 
     @property
     def verdict(self) -> str:
-        """Held only if the whole interval is; missed as soon as the mean is."""
+        """Held only if the whole interval is; missed as soon as the mean is; neither by too few pairs."""
         ratios = [self.ratio(measure) for measure in MEASURES]
         if self.own is None or self.rival is None or None in ratios:
             return "not generated yet"
         found = [ratio for ratio in ratios if ratio is not None]
+        if found[0].count < TELLING_PAIRS:
+            return f"too few pairs, {found[0].count} so far"
         so_far = f", {found[0].count} pairs so far" if found[0].count < PROMISED_PAIRS else ""
         if self.own.cost > self.rival.cost + SAME_COST or any(not one.value <= self.most for one in found):
             return f"**missed**{so_far}"

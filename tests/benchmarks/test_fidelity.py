@@ -258,7 +258,7 @@ def test_nearer_at_more_operations_is_missed_too() -> None:
 def test_few_pairs_say_little(tmp_path: Path) -> None:
     made_up(tmp_path, pairs=5)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
-    assert all("5 pairs so far" in one.verdict for one in demands(results))
+    assert all(one.verdict == "too few pairs, 5 so far" for one in demands(results))
     base = results.measured["toma-paper 0.50"]
     assert told(results.measured["toma-paper, random destinations 0.50"].over(base, "mse")) == "too few pairs"
 
