@@ -217,18 +217,18 @@ def test_a_batch_that_fails_is_reported_and_the_rest_goes_on(
         return real(pipe, prompts, seeds, call)
 
     monkeypatch.setattr(tasks_module, "generate_batch", breaks)
-    failures = ProcessGroup(cpu=True).run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    failures = ProcessGroup("cpu").run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
     assert failures.lines == ["toma-paper 50%, 'a fox', seed 0 failed: did not converge"]
     assert len(run.samples()) == 3
     with pytest.raises(torch.linalg.LinAlgError):  # where nobody writes failures down
         run_tasks(tiny.pipe, run, batches, CALL, ABOUT)
     monkeypatch.undo()
-    assert not ProcessGroup(cpu=True).run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
+    assert not ProcessGroup("cpu").run_tasks(tiny.pipe, run, batches, CALL, ABOUT, shown=False)
     assert len(run.samples()) == 4
 
 
 def test_one_process_has_all_the_work(tiny: Tiny, tmp_path: Path) -> None:
-    group = ProcessGroup(cpu=True)
+    group = ProcessGroup("cpu")
     run, batches = group.begin(tmp_path, {}, {}), tasks(["a fox", "a cat"], [0], [Variant()])
     assert (group.leads, group.size, group.device) == (True, 1, None)
     assert group.share(batches, run) == batches

@@ -26,33 +26,40 @@ if TYPE_CHECKING:
 RANDOM = "Its weights are random: times and counts are those of the real model, images would be noise."
 
 
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")
+]
+Arch = Annotated[
+    str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights; one step.")
+]
+Sizes = Annotated[str | None, typer.Option("--size", help="Sides in pixels: 512 or 512,1024. Default: its own.")]
+Methods = Annotated[str, typer.Option("--methods", help="With commas between: toma,tomesd. A wrong name lists all.")]
+Ratios = Annotated[str, typer.Option("--ratios", help="Shares of tokens removed.")]
+Forecasts = Annotated[
+    str, typer.Option("--forecast", help="Of pipelines: tolerances of forecast steps, with each method: 0,0.05.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="How often everything is timed.")]
+Samples = Annotated[int, typer.Option(min=1, help="With --arch: samples per call; guidance takes 2.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file as well.")]
+
+
 def bench(
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id."),
-    ] = "emoji-sdxl",
-    arch: Annotated[
-        str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights; one step.")
-    ] = None,
-    sizes: Annotated[
-        str | None, typer.Option("--size", help="Sides in pixels: 512 or 512,1024. Default: its own.")
-    ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")] = None,
-    methods: Annotated[
-        str, typer.Option("--methods", help="With commas between: toma,tomesd. A wrong name lists all.")
-    ] = ("toma"),
-    ratios: Annotated[str, typer.Option("--ratios", help="Shares of tokens removed.")] = "0.25,0.5,0.75",
-    forecasts: Annotated[
-        str, typer.Option("--forecast", help="Of pipelines: tolerances of forecast steps, with each method: 0,0.05.")
-    ] = "0",
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 5,
+    model: Model = "emoji-sdxl",
+    arch: Arch = None,
+    sizes: Sizes = None,
+    depth: options.Depth = None,
+    methods: Methods = "toma",
+    ratios: Ratios = "0.25,0.5,0.75",
+    forecasts: Forecasts = "0",
+    rounds: Rounds = 5,
     steps: options.Steps = None,
-    batch: Annotated[int, typer.Option(min=1, help="With --arch: samples per call; guidance takes 2.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")] = None,
+    batch: Samples = 1,
+    threads: Threads = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
-    table: Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file as well.")] = None,
+    table: Csv = None,
     as_json: options.Json = False,
 ) -> None:
     """Time the unmerged model and methods in interleaved rounds, and count what they compute and hold.
@@ -67,32 +74,50 @@ def bench(
     selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
     with the rounds it has finished.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.runs.failures import Failures
-
     if threads is not None:
         torch.set_num_threads(threads)
-    console = Console(stderr=as_json, soft_wrap=True)
-    tolerances = options.read_forecasts(forecasts)
-    if arch and any(tolerances):
-        raise SettingError("--arch times one step; forecasts leave steps out, so give --model instead.")
-    wanted = options.read_names(methods), options.read_ratios(ratios), tolerances
-    how = device, dtype, allow_pickle
+    wanted, how = _wanted(methods, ratios, forecasts, arch), (device, dtype, allow_pickle)
     if table is not None:
         require_output(table, "--csv", make_folder=True)
-    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
     made = _architectures(arch, sizes, depth, batch, how) if arch else _pipelines(model, sizes, steps, how)
-    rows, failures = [], Failures()
+    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
+    _run(made, wanted, rounds, journal, bool(arch), table, as_json)
+
+
+def _run(
+    made: Iterator[tuple[Any, Workload]],
+    wanted: tuple[list[str], list[float], tuple[float, ...]],
+    rounds: int,
+    journal: Journal,
+    random: bool,
+    path: Path | None,
+    as_json: bool,
+) -> None:
+    """Time every workload, and show its table as soon as it is there."""
+    from tomadiff.evaluation.runs.failures import Failures
+
+    console, failures = Console(stderr=as_json, soft_wrap=True), Failures()
+    rows: list[dict[str, Any]] = []
     for size, workload in made:
         measured = _measured(workload, *wanted, rounds, console, journal, failures)
         if not as_json:
             console.print(_table(workload, measured))
         rows += [{"model": workload.title, "size": size, **one.as_row()} for one in measured]
-    _tell(rows, bool(arch), table, as_json, console)
+    _tell(rows, random, path, as_json, console)
     journal.close()
     exit_if_failed(failures)
 
 
 # ---------------------------------------------------------------------------------------------- what to time
+def _wanted(
+    methods: str, ratios: str, forecasts: str, arch: str | None
+) -> tuple[list[str], list[float], tuple[float, ...]]:
+    tolerances = options.read_forecasts(forecasts)
+    if arch and any(tolerances):
+        raise SettingError("--arch times one step; forecasts leave steps out, so give --model instead.")
+    return options.read_names(methods), options.read_ratios(ratios), tolerances
+
+
 def _sides(text: str | None) -> list[int | None]:
     if text is None:
         return [None]

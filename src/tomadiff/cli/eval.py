@@ -23,29 +23,36 @@ if TYPE_CHECKING:
     from tomadiff.evaluation.runs.variants import Variant
 
 
+Ratios = Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")]
+Forecasts = Annotated[
+    str | None, typer.Option("--forecast", help="Tolerances of forecast steps with each method: 0,0.05; default: 0.")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Images of each prompt and method; default: 3.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")]
+Reference = Annotated[
+    Path | None, typer.Option(help="A folder of images for FID and KID; default: the unmerged images.")
+]
+ProtocolName = Annotated[
+    str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
+]
+
+
 def evaluate(
     model: options.Model,
     out: options.Out = Path("run"),
     prompts: options.PromptFile = None,
     methods: options.Methods = None,
-    ratios: Annotated[str | None, typer.Option(help="Shares of tokens removed; default: 0.25,0.5,0.75.")] = None,
-    forecasts: Annotated[
-        str | None,
-        typer.Option("--forecast", help="Tolerances of forecast steps with each method: 0,0.05; default: 0."),
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Images of each prompt and method; default: 3.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")] = None,
+    ratios: Ratios = None,
+    forecasts: Forecasts = None,
+    seeds: Seeds = None,
+    limit: Limit = None,
     steps: options.Steps = None,
     size: options.Size = None,
     guidance: options.Guidance = None,
     batch: options.BatchSize = 1,
     networks: options.Networks = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="A folder of images for FID and KID; default: the unmerged images.")
-    ] = None,
-    protocol: Annotated[
-        str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
-    ] = "plain",
+    reference: Reference = None,
+    protocol: ProtocolName = "plain",
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
@@ -63,28 +70,42 @@ def evaluate(
 
     A run may be killed at any moment: the same command goes on where it was.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.runs.models import device_of
-    from tomadiff.evaluation.runs.processes import ProcessGroup
-    from tomadiff.evaluation.runs.protocol import protocol as protocol_named
-
-    chosen = protocol_named(protocol, prompts).changed(
-        methods=None if methods is None else tuple(options.read_names(methods)),
-        ratios=None if ratios is None else tuple(options.read_ratios(ratios)),
-        seeds=seeds,
-        limit=limit,
-        size=options.read_size(size),
-    )
+    chosen = _protocol(protocol, prompts, methods, ratios, seeds=seeds, limit=limit, size=options.read_size(size))
     looks = options.read_networks(networks)
     if reference is not None and not reference.is_dir():
         raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of images.")
-    tolerances = options.read_forecasts(forecasts or "0")
-    wanted = Wanted(model, prompts, chosen, steps, guidance, batch, tolerances)
+    wanted = Wanted(model, prompts, chosen, steps, guidance, batch, options.read_forecasts(forecasts or "0"))
     require_folder(out)
     wanted.check(allow_pickle)
-    group = ProcessGroup(cpu=device_of(device).type == "cpu")
-    run, failures = _generate(group, wanted, out, (device, dtype, allow_pickle), shown=not as_json)
+    _run(wanted, out, (device, dtype, allow_pickle), reference, looks, as_json)
+
+
+def _protocol(name: str, source: str | None, methods: str | None, ratios: str | None, **changes: Any) -> Protocol:
+    """The protocol of that name, but for what was given beside it."""
+    from tomadiff.evaluation.runs.protocol import protocol
+
+    return protocol(name, source).changed(
+        methods=None if methods is None else tuple(options.read_names(methods)),
+        ratios=None if ratios is None else tuple(options.read_ratios(ratios)),
+        **changes,
+    )
+
+
+def _run(
+    wanted: Wanted,
+    out: Path,
+    how: tuple[str | None, str | None, bool],
+    reference: Path | None,
+    networks: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Generate in all processes, and measure in the first."""
+    from tomadiff.evaluation.runs.processes import ProcessGroup
+
+    group = ProcessGroup(how[0])
+    run, failures = _generate(group, wanted, out, how, shown=not as_json)
     if group.leads:
-        _measure(run, reference, looks, as_json)
+        _measure(run, reference, networks, as_json)
     exit_if_failed(failures)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -15,26 +16,45 @@ from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_folder
 
 if TYPE_CHECKING:
+    from tomadiff.cost.budget import Budget
+    from tomadiff.evaluation.runs.prompts import Prompt
     from tomadiff.evaluation.runs.record import Run, Sample
+    from tomadiff.evaluation.runs.tasks import Batch
+    from tomadiff.evaluation.runs.variants import Variant
+
+
+class Loaded(NamedTuple):
+    """A pipeline, what it is called with, and what a run says about it."""
+
+    pipe: Any
+    call: dict[str, Any]
+    about: dict[str, str]
+
+
+Prompts = Annotated[list[str], typer.Option("--prompt", "-p", help="What to generate; may be given several times.")]
+MethodName = Annotated[str, typer.Option(help="baseline, toma, toma-stripe, tomesd, … ; a wrong name lists all.")]
+Ratio = Annotated[
+    float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Generate the unmerged image as well.")]
+Negative = Annotated[str, typer.Option(help="What to keep out of the image.")]
+Seed = Annotated[int, typer.Option(min=0, help="Which image; the first one with --seeds.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many images of each prompt.")]
 
 
 def generate(
     model: options.Model,
-    prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to generate; may be given several times.")],
+    prompt: Prompts,
     out: options.Out = Path("images"),
-    method: Annotated[str, typer.Option(help="baseline, toma, toma-stripe, tomesd, … ; a wrong name lists all.")] = (
-        "toma"
-    ),
-    ratio: Annotated[
-        float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
-    ] = None,
+    method: MethodName = "toma",
+    ratio: Ratio = None,
     flops: options.Flops = None,
     speedup: options.Speedup = None,
     forecast: options.Forecast = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Generate the unmerged image as well.")] = False,
-    negative: Annotated[str, typer.Option(help="What to keep out of the image.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Which image; the first one with --seeds.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many images of each prompt.")] = 1,
+    compare: Compare = False,
+    negative: Negative = "",
+    seed: Seed = 0,
+    seeds: Seeds = 1,
     steps: options.Steps = None,
     size: options.Size = None,
     guidance: options.Guidance = None,
@@ -56,57 +76,69 @@ def generate(
 
     Images that are in the folder already are not generated again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
-    from tomadiff.evaluation.runs.prompts import Prompt
     from tomadiff.evaluation.runs.tasks import tasks
-    from tomadiff.evaluation.runs.variants import Variant, variants, within
+    from tomadiff.evaluation.runs.variants import variants
 
     budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
     wanted = variants([method], [0.5 if ratio is None else ratio], [tolerance])
-    prompts = [Prompt(text.strip(), negative) for text in prompt]
-    if not all(asked.text for asked in prompts):
-        raise SettingError("A prompt is empty; say what to generate.")
+    prompts = _prompts(prompt, negative)
     require_folder(out)
-    pipe, call, about = _prepared(
-        model, (device, dtype, allow_pickle), steps=steps, size=options.read_size(size), guidance=guidance
-    )
-    if budget is not None:
-        chosen = within(pipe, method, budget, prompts[0], call, min(batch, seeds * len(prompts)))
-        wanted = [Variant(), chosen.forecasting(tolerance)]
-    chosen_variants = wanted if compare or len(wanted) == 1 else wanted[1:]
-    batches = tasks(prompts, range(seed, seed + seeds), chosen_variants, batch)
-    run = _generated(pipe, out, call, about, batches, chosen_variants, shown=not as_json)
-    keys = [task.key for part in batches for task in part]
-    _tell(run, [run.samples()[key] for key in keys], as_json)
+    loaded = _load(model, (device, dtype, allow_pickle), steps, options.read_size(size), guidance)
+    wanted = _within(budget, method, wanted, loaded, prompts[0], min(batch, seeds * len(prompts)))
+    batches = tasks(prompts, range(seed, seed + seeds), wanted if compare else wanted[-1:], batch)
+    _tell(_generated(loaded, out, batches, shown=not as_json), batches, as_json)
 
 
-def _prepared(model: str, how: tuple[Any, Any, bool], **asked: Any) -> tuple[Any, dict[str, Any], dict[str, str]]:
+def _prompts(texts: list[str], negative: str) -> list[Prompt]:
+    from tomadiff.evaluation.runs.prompts import Prompt
+
+    prompts = [Prompt(text.strip(), negative) for text in texts]
+    if not all(prompt.text for prompt in prompts):
+        raise SettingError("A prompt is empty; say what to generate.")
+    return prompts
+
+
+def _load(
+    model: str, how: tuple[Any, Any, bool], steps: int | None, size: tuple[int, int] | None, guidance: float | None
+) -> Loaded:
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.generate import call_of
 
-    device, dtype, allow_pickle = how
-    pipe = models.load(model, device, dtype, allow_pickle)
-    return pipe, call_of(model, pipe, **asked), models.describe(model, pipe)
+    pipe = models.load(model, *how)
+    return Loaded(pipe, call_of(model, pipe, steps=steps, size=size, guidance=guidance), models.describe(model, pipe))
 
 
-def _generated(
-    pipe: Any, out: Path, call: dict[str, Any], about: dict[str, str], batches: Any, wanted: Any, shown: bool
-) -> Run:
+def _within(
+    budget: Budget | None, method: str, wanted: list[Variant], loaded: Loaded, prompt: Prompt, batch: int
+) -> list[Variant]:
+    """The baseline and the method, with the ratio that the budget chooses if there is one."""
+    from tomadiff.evaluation.runs.variants import within
+
+    if budget is None:
+        return wanted
+    chosen = within(loaded.pipe, method, budget, prompt, loaded.call, batch)
+    return [wanted[0], chosen.forecasting(wanted[-1].tolerance)]
+
+
+def _generated(loaded: Loaded, out: Path, batches: Sequence[Batch], shown: bool) -> Run:
     from tomadiff.evaluation.runs.environment import environment
     from tomadiff.evaluation.runs.record import Run
     from tomadiff.evaluation.runs.tasks import bar, run_tasks
     from tomadiff.evaluation.runs.variants import require_supported
 
-    require_supported(pipe, wanted)
+    pipe, call, about = loaded
+    wanted = [task for batch in batches for task in batch]
+    require_supported(pipe, list(dict.fromkeys(task.variant for task in wanted)))
     # Only what an image's name does not say: other prompts, seeds and methods may join the folder.
     run = Run.begin(out, {**about, "call": call}, environment(about["device"], about["dtype"]))
     done = run.samples()
-    keys = [task.key for part in batches for task in part]
-    with bar(len(keys), sum(key in done for key in keys), shown) as advance:
+    with bar(len(wanted), sum(task.key in done for task in wanted), shown) as advance:
         run_tasks(pipe, run, batches, call, about, advance)
     return run
 
 
-def _tell(run: Run, samples: list[Sample], as_json: bool) -> None:
+def _tell(run: Run, batches: Sequence[Batch], as_json: bool) -> None:
+    samples = [run.samples()[task.key] for batch in batches for task in batch]
     if as_json:
         images = [_as_row(run, sample) for sample in samples]
         typer.echo(json.dumps({"folder": str(run.folder), "images": images}, indent=2))

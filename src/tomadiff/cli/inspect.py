@@ -22,25 +22,32 @@ if TYPE_CHECKING:
 MODEL, PROMPT, METHOD = "emoji-sdxl", "a fox on a blue background", "toma"
 
 
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: emoji-sdxl.")
+]
+PromptText = Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to generate; default: {PROMPT}.")]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="toma (the default), toma-stripe, tomesd, … ; a wrong name lists all.")
+]
+Ratio = Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Which image, or which landscape.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")]
+Landscape = Annotated[
+    bool, typer.Option("--landscape", help="No model: show how methods move the tokens of a painted landscape.")
+]
+
+
 def inspect(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="An embedded pipeline, a folder or a hub id; default: emoji-sdxl."),
-    ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to generate; default: {PROMPT}.")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="toma (the default), toma-stripe, tomesd, … ; a wrong name lists all.")
-    ] = None,
-    ratio: Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")] = 0.5,
-    seed: Annotated[int | None, typer.Option(min=0, help="Which image, or which landscape.")] = None,
+    model: Model = None,
+    prompt: PromptText = None,
+    method: Methods = None,
+    ratio: Ratio = 0.5,
+    seed: Seed = None,
     steps: options.Steps = None,
     size: options.Size = None,
     guidance: options.Guidance = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")] = Path("inspect"),
-    landscape: Annotated[
-        bool,
-        typer.Option("--landscape", help="No model: show how methods move the tokens of a painted landscape."),
-    ] = False,
+    out: Out = Path("inspect"),
+    landscape: Landscape = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,

@@ -28,6 +28,7 @@ Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: t
 BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Images that are generated together.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the GPU if there is one.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16; default: half precision on a GPU.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")]
 AllowPickle = Annotated[
     bool, typer.Option("--allow-pickle", help="Open weights that can run code; only from people you trust.")
 ]

@@ -20,29 +20,35 @@ if TYPE_CHECKING:
     from tomadiff.evaluation.paper.work import Work
 
 
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of everything; the same command goes on in it.")]
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", help="A folder saved by diffusers, or a hub id; default: embedded.")
+]
+Arch = Annotated[
+    str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights: times alone.")
+]
+Tables = Annotated[str | None, typer.Option(help="Numbers with commas between: 2,6. Default: all that fit.")]
+Prompts = Annotated[int, typer.Option(min=1, help="How many prompts.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Images of each prompt and method.")]
+PromptsFrom = Annotated[str, typer.Option(help="A .txt, .csv, .tsv or .json file, or the embedded list.")]
+Rounds = Annotated[
+    int | None, typer.Option(min=1, help="How often things are timed that need no image; default: 30, archs 10.")
+]
+
+
 def paper(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of everything; the same command goes on in it.")] = (
-        Path("paper")
-    ),
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="A folder saved by diffusers, or a hub id; default: embedded.")
-    ] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights: times alone.")
-    ] = None,
-    tables: Annotated[str | None, typer.Option(help="Numbers with commas between: 2,6. Default: all that fit.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 8,
-    seeds: Annotated[int, typer.Option(min=1, help="Images of each prompt and method.")] = 2,
-    prompts_from: Annotated[str, typer.Option(help="A .txt, .csv, .tsv or .json file, or the embedded list.")] = (
-        "emoji"
-    ),
+    out: Out = Path("paper"),
+    model: Model = None,
+    arch: Arch = None,
+    tables: Tables = None,
+    prompts: Prompts = 8,
+    seeds: Seeds = 2,
+    prompts_from: PromptsFrom = "emoji",
     steps: options.Steps = None,
     size: options.Size = None,
     batch: options.BatchSize = 1,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="How often things are timed that need no image; default: 30, archs 10.")
-    ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="With --arch: at most this many blocks per stack.")] = None,
+    rounds: Rounds = None,
+    depth: options.Depth = None,
     networks: options.Networks = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -61,23 +67,29 @@ def paper(
     Images are kept as runs in the folder: more prompts, seeds and tables may join them, and a kill does no harm.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.paper.work import Scale, Work
-    from tomadiff.evaluation.runs.models import device_of, require_model
     from tomadiff.evaluation.runs.processes import ProcessGroup
-    from tomadiff.evaluation.runs.prompts import load_prompts
 
-    if model is not None and arch is not None:
-        raise SettingError("Give --model to generate with or --arch to time, not both.")
+    _check(model, arch, prompts_from, prompts, allow_pickle)
     scale = Scale(prompts_from, prompts, seeds, steps, options.read_size(size), batch, rounds, depth)
     require_folder(out)
-    load_prompts(prompts_from, prompts)  # what cannot work is reported before anything is loaded
-    if model is not None:
-        require_model(model, allow_pickle)
-    looks, group = options.read_networks(networks), ProcessGroup(cpu=device_of(device).type == "cpu")
+    looks, group = options.read_networks(networks), ProcessGroup(device)
     work = Work(out, scale, (device, dtype, allow_pickle), looks, group, shown=not as_json)
     _do(work, model, arch, tables)
     if group.leads:
         _tell(work, as_json)
     exit_if_failed(work.failures)
+
+
+def _check(model: str | None, arch: str | None, source: str, prompts: int, allow_pickle: bool) -> None:
+    """Raise for what cannot work before anything is loaded."""
+    from tomadiff.evaluation.runs.models import require_model
+    from tomadiff.evaluation.runs.prompts import load_prompts
+
+    if model is not None and arch is not None:
+        raise SettingError("Give --model to generate with or --arch to time, not both.")
+    load_prompts(source, prompts)
+    if model is not None:
+        require_model(model, allow_pickle)
 
 
 def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> None:

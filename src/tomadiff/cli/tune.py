@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
     from tomadiff.evaluation.tune.search import Finding
 
+Model = Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")]
 Flops = Annotated[float, typer.Option(help="Share of the unmerged model's FLOPs to keep: 0.6 saves 40 %.")]
 Images = Annotated[int, typer.Option(min=2, help="At most this many images per setting; the best see all of them.")]
 Preset = Annotated[Path, typer.Option("--out", "-o", help="Where the preset goes.")]
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")],
+    model: Model,
     flops: Flops = 0.6,
     prompts: options.PromptFile = None,
     images: Images = 8,
@@ -67,11 +68,15 @@ def tune(
     preset_of(found[0], model, flops, call.get("num_inference_steps", 0)).save(out)
     save_image(chart(found, model), figure)
     journal.close()
+    _tell(found, out, figure, as_json)
+
+
+def _tell(found: Sequence[Finding], out: Path, figure: Path, as_json: bool) -> None:
     if as_json:
-        typer.echo(
-            json.dumps({"preset": str(out), "figure": str(figure), "tried": [_plain(one) for one in found]}, indent=2)
-        )
+        tried = [_plain(one) for one in found]
+        typer.echo(json.dumps({"preset": str(out), "figure": str(figure), "tried": tried}, indent=2))
         return
+    console = Console(soft_wrap=True)
     console.print(_table(found))
     console.print(f"Wrote {out}; use it with tomadiff.apply(pipe, preset={str(out)!r}).", markup=False)
     console.print(f"What was tried: {figure}", markup=False)

@@ -17,6 +17,7 @@ from typing import Any
 from tomadiff.evaluation.runs.dry_run import meter
 from tomadiff.evaluation.runs.failures import Failures
 from tomadiff.evaluation.runs.generate import Call
+from tomadiff.evaluation.runs.models import device_of
 from tomadiff.evaluation.runs.record import Run
 from tomadiff.evaluation.runs.tasks import Batch, bar, run_tasks, unfinished
 
@@ -26,9 +27,10 @@ logger = logging.getLogger("tomadiff")
 class ProcessGroup:
     """The processes that were launched together, or the only one there is."""
 
-    def __init__(self, cpu: bool = False) -> None:
+    def __init__(self, device: str | None = None) -> None:
         from accelerate import PartialState
 
+        cpu = device_of(device).type == "cpu"
         # One process may wait hours for the slowest; the usual limit of minutes would end the run.
         self.state = PartialState(cpu=cpu, timeout=timedelta(days=7))
         if self.size == 1 and os.environ.get("ACCELERATE_USE_CPU") == "True" and "MASTER_ADDR" in os.environ:
