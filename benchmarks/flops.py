@@ -23,7 +23,6 @@ from tomadiff.evaluation.runs.flops import (
     count,
     count_kinds,
     count_limit,
-    due_at,
 )
 from tomadiff.evaluation.runs.rows import write
 from tomadiff.evaluation.timing import architectures
@@ -49,7 +48,7 @@ def rows_of(name: str, ratio: float) -> list[Row]:
     kinds = cache(lambda method: count_kinds(model, inputs, method))
     for entry in entries(ratio):
         method, schedule = named(entry, ratio)
-        counted = Count(kinds(method), Counter(due_at(schedule, WINDOW)))
+        counted = Count(kinds(method), Counter(schedule.dues(WINDOW)))
         rows.append(_row(name, entry, ratio, counted.flops, whole, counted.planning))
     return rows
 

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from tomadiff import Bound, Schedule, ToDo, ToMA, ToMeSD, apply
-from tomadiff.evaluation.runs.flops import WINDOW, Count, count, count_limit, count_window, due_at
+from tomadiff.evaluation.runs.flops import WINDOW, Count, count, count_kinds, count_limit
 from tomadiff.evaluation.timing.architectures import build, inputs
+from tomadiff.methods.base import Method
 from tomadiff.steps.schedule import Due
+
+
+def count_window(model: nn.Module, given: dict[str, Any], method: Method) -> Count:
+    return Count(count_kinds(model, given, method), Counter(method.schedule.dues(WINDOW)))
 
 
 class Double(nn.Module):
@@ -28,9 +35,9 @@ def test_a_multiply_add_is_two_operations() -> None:
 
 def test_a_window_follows_the_schedule() -> None:
     paper = [Due.SELECT, *[Due.REUSE] * 4, Due.REWEIGH, *[Due.REUSE] * 4]
-    assert due_at(Schedule(10, 5), WINDOW) == paper
-    assert due_at(Schedule(1, 1), 3) == [Due.SELECT] * 3
-    assert due_at(Schedule(10, 10, start=2), 4) == [Due.SKIP, Due.SKIP, Due.SELECT, Due.REUSE]
+    assert Schedule(10, 5).dues(WINDOW) == paper
+    assert Schedule(1, 1).dues(3) == [Due.SELECT] * 3
+    assert Schedule(10, 10, start=2).dues(4) == [Due.SKIP, Due.SKIP, Due.SELECT, Due.REUSE]
 
 
 def test_kinds_of_steps_count_by_how_often_they_come() -> None:

@@ -116,6 +116,7 @@ class PlanGroup:
         self._last: Plan | None = None
         self._raster: tuple[Plan, Plan] | None = None
         self._renewed_for: StepInfo | None = None
+        self._prepared: tuple[Any, ...] | None = None  # what the plan's shapes follow from
         self._taken: Plan | None = None  # whose state the plan in use has
         self._ordered: Method = method  # the method for tokens in that order
         self.handle = torch.tensor(next(_NUMBERS))
@@ -151,7 +152,7 @@ class PlanGroup:
         """
         assert self.grid is not None
         key, self.batch = (self.grid, batch, dtype, device, self.ratio(), by_region, self.method), batch
-        if self.__dict__.get("_prepared") != key:
+        if self._prepared != key:
             order = self.method.token_order(self.grid, device) if by_region else None
             if order is not self.order:  # plans for tokens in another order
                 self.records.clear()

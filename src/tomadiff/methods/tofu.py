@@ -11,9 +11,8 @@ Choices that the paper leaves open, and how they are made here:
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 from torch import Tensor
 
 from tomadiff.merging.grid import Grid
@@ -37,16 +36,7 @@ class ToFu(ToMeSD):
     prune: Pruned = 0.5
     fuse: Fuse = "mlerp"
 
-    def plan(
-        self,
-        tokens: Tensor,
-        grid: Grid,
-        *,
-        ratio: float | None = None,
-        passes: int = 1,
-        generator: torch.Generator | None = None,
-        depth: float = 1.0,
-    ) -> MatchPlan:
+    def plan(self, tokens: Tensor, grid: Grid, *, depth: float = 1.0, **rest: Any) -> MatchPlan:
         """Match as ToMeSD does, and prune or merge by the block's ``depth``."""
-        plan = super().plan(tokens, grid, ratio=ratio, passes=passes, generator=generator, depth=depth)
+        plan = super().plan(tokens, grid, depth=depth, **rest)
         return replace(plan, fuse="prune" if depth < self.prune else self.fuse)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tomadiff.engine.report import merges_nothing
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused, due_at
+from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused
 from tomadiff.evaluation.runs.generate import Call, arguments_of
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.runs.variants import Variant
@@ -53,7 +53,7 @@ class DryRun:
         if method is None:
             return float(sum(self._unmerged[shapes] for shapes in self.calls))
         schedule = variant.schedule.completed_by(method.schedule)
-        due = due_at(schedule, self.steps)
+        due = schedule.dues(self.steps)
         plain, ratios = _in_plain_torch(method), Schedule(ratio_at_level=schedule.ratio_at_level)
         steps = [self._step(place) for place in range(len(self.calls))]
         calls = zip(self.calls, steps, strict=True)

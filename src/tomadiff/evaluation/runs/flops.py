@@ -63,20 +63,6 @@ def count(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def count_window(
-    model: nn.Module,
-    inputs: Mapping[str, Any],
-    method: Method,
-    schedule: Schedule | None = None,
-    window: int = WINDOW,
-) -> Count:
-    """FLOPs of the first ``window`` steps with merging."""
-    return Count(
-        count_kinds(model, inputs, method),
-        Counter(due_at((schedule or method.schedule).completed_by(method.schedule), window)),
-    )
-
-
 def count_kinds(
     model: nn.Module, inputs: Mapping[str, Any], method: Method, ratios: Schedule | None = None
 ) -> dict[Due, int]:
@@ -131,11 +117,6 @@ def count_limit(model: nn.Module, inputs: Mapping[str, Any], ratio: float, skip:
     """
     free = ToMeSD(ratio, random=False, levels=None, skip=skip, merge_cross_attention=True, merge_feed_forward=True)
     return count_kinds(model, inputs, free)[Due.REUSE]
-
-
-def due_at(schedule: Schedule, window: int) -> list[Due]:
-    """What is due at each of the first ``window`` steps."""
-    return schedule.dues(window)
 
 
 def _lay_out(patch: Patch, model: nn.Module, inputs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a window of steps costs by its shapes alone: counted on the meta device, and predicted for a machine."""
+"""What a window of steps costs by its shapes alone: traced on the meta device, predicted for a machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-import torch
 from torch import nn
 
-from tomadiff import kernels
 from tomadiff.cost import Hardware, Trace, trace
-from tomadiff.evaluation.timing.architectures import build, inputs
 from tomadiff.evaluation.timing.workloads import Part, Step
 from tomadiff.families.registry import family_of
 from tomadiff.methods.base import Method
@@ -56,41 +53,3 @@ def window(
 
 def _traced(part: Part, blocks: list[nn.Module]) -> tuple[str, tuple[float, Trace]]:
     return part.name, (part.share, trace(part.call, inside=blocks))
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the mean step of a window is expected to take.
-
-    Attributes:
-        flops, moved, launches, peak: see :class:`~tomadiff.cost.Trace`.
-        seconds: on the machine that was asked for.
-        speed_up: over the unmerged model.
-    """
-
-    flops: float
-    moved: float
-    launches: float
-    peak: int
-    seconds: float
-    speed_up: float
-
-
-def predict(
-    arch: str,
-    method: Method | None,
-    machine: Hardware,
-    size: int | None = None,
-    *,
-    depth: int | None = None,
-    batch: int = 1,
-    dtype: torch.dtype = torch.float32,
-) -> Prediction:
-    """What ``method`` would take on a published architecture at ``size``² pixels, on a machine one need not have."""
-    model, given = build(arch, "meta", depth, dtype), inputs(arch, size, "meta", batch, dtype)
-    before = window(model, given, None)
-    with kernels.assumed(machine.fuses):
-        after = window(model, given, method)
-    mean, seconds = after.mean, after.seconds(machine)
-    faster = before.seconds(machine) / seconds
-    return Prediction(mean.flops, mean.moved, mean.launches, mean.peak, seconds, faster)

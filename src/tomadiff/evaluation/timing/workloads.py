@@ -12,7 +12,7 @@ import torch
 
 from tomadiff.errors import require_choice
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.flops import WINDOW, due_at
+from tomadiff.evaluation.runs.flops import WINDOW
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES, build, inputs
 from tomadiff.patch import Patch
 from tomadiff.steps.schedule import Due
@@ -104,7 +104,7 @@ class Step(Workload):
         if patch is None:
             return [Part("plain", 1.0, lambda: self._call(None, 0))]
         patch.begin(WINDOW)
-        due = due_at(patch.schedule, WINDOW)
+        due = patch.schedule.dues(WINDOW)
         first = {kind: due.index(kind) for kind in due}
         counts = Counter(due)
         return [

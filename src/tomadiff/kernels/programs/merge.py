@@ -38,10 +38,7 @@ def merge(
     PRECISION: tl.constexpr,
 ):
     """``merged[b, first(r) + i] = Σ_l matrix[b, r, i, l] · tokens[b, index[r, l]]``; see :func:`_rows_of`."""
-    group = tl.program_id(0).to(tl.int64)
-    sample, region = group // regions, group % regions
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    sample, region, row, channel = _part(regions, ROWS, CHANNELS)
     own = sample % samples_of_matrix
     first, quota = _rows_of(starts, own, region, regions, kept, SHARES)
     matrix += (own * regions + region) * kept * length
@@ -84,10 +81,7 @@ def unmerge_add(
     PRECISION: tl.constexpr,
 ):
     """``tokens[b, index[r, l]] = residual[…] + Σ_i matrix[b, r, l, i] · merged[b, first(r) + i]``."""
-    group = tl.program_id(0).to(tl.int64)
-    sample, region = group // regions, group % regions
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    sample, region, row, channel = _part(regions, ROWS, CHANNELS)
     own = sample % samples_of_matrix
     first, quota = _rows_of(starts, own, region, regions, kept, SHARES)
     matrix += (own * regions + region) * kept * length
@@ -105,6 +99,15 @@ def unmerge_add(
         total += tl.load(there, inside, 0.0).to(tl.float32)
     target = tokens + (sample * count + raster)[:, None] * channels + channel[None, :]
     tl.store(target, total.to(tokens.dtype.element_ty), inside)
+
+
+@triton.jit
+def _part(regions, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Sample, region, rows and channels of this program."""
+    group = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    return group // regions, group % regions, row, channel
 
 
 @triton.jit
