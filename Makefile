@@ -48,7 +48,7 @@ oldest: ## the core and the contract of every family with the oldest versions th
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m tests.oldest > .venv-oldest/oldest.txt
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
-		-r .venv-oldest/oldest.txt pytest hypothesis -e .
+		-r .venv-oldest/oldest.txt pytest hypothesis scikit-image scipy -e .
 	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest -m "not slow" $(OLDEST)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
