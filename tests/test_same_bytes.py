@@ -40,6 +40,7 @@ def busy(loops: int) -> Iterator[None]:
 def generated(*options: str) -> dict[str, str]:
     """What a process of its own generates."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment["OMP_WAIT_POLICY"] = "passive"  # threads that wait would spin, beside busy loops for minutes
     result = subprocess.run(
         [sys.executable, "-m", "tests.same_bytes", *options],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
