@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import tomadiff
 from tomadiff import Grid, MergePlan, Method, Schedule, ToMA
-from tomadiff.engine.forward import Site
 from tomadiff.engine.hooks import DATA
+from tomadiff.engine.site import Site
 from tomadiff.merging.select import Selection
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -33,6 +33,7 @@ class FamilyContract:
     """The promises. ``model`` and ``inputs`` are all that a family must say; the rest has defaults that fit most."""
 
     sizes: tuple[tuple[int, int], ...] = SIZES
+    more_sizes: tuple[tuple[int, int], ...] = ()  # whose every batch is tried by the slow suite alone
     shares_batch = False  # rotary tables without a batch axis: all samples have the same destinations
 
     def model(self) -> nn.Module:
@@ -47,6 +48,10 @@ class FamilyContract:
         with torch.no_grad():
             result = model(**inputs)
         return result[0] if isinstance(result, tuple) else result
+
+    def head(self, module: nn.Module) -> int:
+        """Tokens before the grid in calls of ``module``."""
+        return 0
 
     def pick_rows(self, arguments: Arguments, rows: Tensor, tokens: int) -> Arguments:
         """``arguments`` of a site with rotary rows of the ``(B, K)`` kept tokens; ``tokens`` is its full length."""
@@ -102,11 +107,19 @@ class FamilyContract:
     @pytest.mark.parametrize("span", ["op", "block"])
     def test_sites_compute_what_the_plan_says(self, span: Any) -> None:
         """Batches and grids of all shapes, one after the other through one patch."""
+        self._check_sites(span, [(size, 1 + place % 3) for place, size in enumerate(self.sizes)])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("span", ["op", "block"])
+    def test_sites_compute_what_the_plan_says_at_every_size(self, span: Any) -> None:
+        self._check_sites(span, [(size, batch) for size in self.more_sizes for batch in (1, 2, 3)])
+
+    def _check_sites(self, span: Any, cases: list[tuple[tuple[int, int], int]]) -> None:
         model = self.model()
         with tomadiff.apply(model, 0.5, span=span, skip=0, **BY_REGION) as patch:
-            for place, size in enumerate(self.sizes):
+            for size, batch in cases:
                 patch.begin()
-                seeds = tuple(range(1 + place % 3))
+                seeds = tuple(range(batch))
                 calls = recorded(model, lambda size=size, seeds=seeds: self.run(model, **self.inputs(*size, seeds)))
                 assert len(calls) == len(sites(model))
                 for call in calls:
@@ -122,7 +135,7 @@ class FamilyContract:
 
     def recomputed(self, call: SiteCall) -> tuple[Tensor, ...]:
         """``unmerge(op(merge(x)))``, or ``x + unmerge(block(m) − m)`` for a whole block."""
-        merge, unmerge = dense(call.plan, call.tokens)
+        merge, unmerge = dense(call.plan, call.tokens, self.head(call.module))
         merged = merge @ call.tokens
         args, kwargs = self.pick_rows(call.arguments, kept_rows(call.plan), call.tokens.shape[1])
         with torch.no_grad():
@@ -155,7 +168,7 @@ class FamilyContract:
             handle.remove()
 
     def _hooks(self, call: SiteCall) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        merge, unmerge = dense(call.raster_plan, call.tokens)
+        merge, unmerge = dense(call.raster_plan, call.tokens, self.head(call.module))
         seen: dict[str, Tensor] = {}
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -319,18 +332,18 @@ def kept_rows(plan: MergePlan) -> Tensor:
     )
 
 
-def dense(plan: MergePlan, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The plan as full matrices ``(B, K + tail, N + tail)`` and back; tokens behind the grid map to themselves."""
+def dense(plan: MergePlan, tokens: Tensor, head: int = 0) -> tuple[Tensor, Tensor]:
+    """The plan as full matrices ``(B, head + K + tail, head + N + tail)`` and back; others map to themselves."""
     batch, per_region = plan.local_index.shape[0], plan.local_index.shape[2]
-    tail = tokens.shape[1] - plan.tokens
-    merge = torch.zeros(batch, plan.kept + tail, tokens.shape[1])
-    unmerge = torch.zeros(batch, tokens.shape[1], plan.kept + tail)
+    length, fewer = tokens.shape[1], tokens.shape[1] - plan.tokens + plan.kept
+    merge, unmerge = torch.zeros(batch, fewer, length), torch.zeros(batch, length, fewer)
     for region, (index, real) in enumerate(zip(plan.layout.index, plan.layout.mask, strict=True)):
-        kept, members = slice(region * per_region, (region + 1) * per_region), index[real]
+        kept, members = slice(head + region * per_region, head + (region + 1) * per_region), head + index[real]
         merge[:, kept, members] = plan.merge_matrix[:, region][:, :, real]
         unmerge[:, members, kept] = plan.unmerge_matrix[:, region][:, real]
-    if tail:
-        merge[:, -tail:, -tail:] = unmerge[:, -tail:, -tail:] = torch.eye(tail)
+    others = [*range(head), *range(head + plan.tokens, length)]
+    left = [*range(head), *range(head + plan.kept, fewer)]
+    merge[:, left, others] = unmerge[:, others, left] = 1.0
     return merge, unmerge
 
 

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tomadiff.cost.budget import RatioChoice, Shares
 from tomadiff.cost.guard import Guard, Scale, python_around
 from tomadiff.cost.trace import Trace, trace
-from tomadiff.engine.forward import Site
 from tomadiff.engine.group import PlanGroup
+from tomadiff.engine.site import Site
 from tomadiff.errors import SettingError
 from tomadiff.steps.schedule import Due
 
@@ -206,11 +206,11 @@ class BudgetSearch:
 
 def _like_group(group: PlanGroup) -> tuple[Any, ...]:
     """Groups with equal ones plan alike; some methods treat early and late blocks differently."""
-    return group.grid, group.level, group.tail, round(group.depth)
+    return group.grid, group.level, group.layout and group.layout.surroundings, round(group.depth)
 
 
 def _like(site: Site) -> tuple[Any, ...]:
-    return (*_like_group(site.group), site.kind, site.joint, site.outputs)
+    return (*_like_group(site.group), site.kind, site.joint, site.outputs, site.sequence)
 
 
 def shapes_in(tree: Any) -> tuple[tuple[int, ...], ...]:

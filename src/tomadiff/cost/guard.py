@@ -21,8 +21,8 @@ from tomadiff.cost.hardware import Hardware
 from tomadiff.cost.op import Op
 from tomadiff.cost.trace import Trace, trace
 from tomadiff.cost.work import Work, work_of
-from tomadiff.engine.forward import Site
 from tomadiff.engine.group import PlanGroup
+from tomadiff.engine.site import Site
 from tomadiff.families.base import Family
 from tomadiff.merging.plan import Plan
 
@@ -131,7 +131,7 @@ class Guard:
     def admits(self, group: PlanGroup, scale: Scale) -> bool:
         """Whether ``group`` merges in a call of this size; tells its sites whether they do."""
         ratio = group.ratio()
-        key = (group.name, group.grid, group.tail, ratio, scale)
+        key = (group.name, group.grid, group.layout and group.layout.surroundings, ratio, scale)
         if key not in self._known:
             self._known[key] = self._judged(group, ratio, scale)
         verdict = self._known[key]
@@ -193,11 +193,11 @@ class Guard:
 
 def _both(work: Work, site: Site, scale: Scale, extra: Extra, machine: Hardware) -> tuple[float, float]:
     """Seconds of one call of ``site`` without and with merging."""
-    grid, tail = site.group.grid, site.group.tail
+    grid, others = site.group.grid, sum(site.around)
     assert grid is not None
-    size = scale.batch, grid.tokens + tail, scale.text, scale.dtype
+    size = scale.batch, grid.tokens + others, scale.text, scale.dtype
     around = extra.around.get(site.kind, extra.around["op"])
-    return machine.seconds(work.trace(*size)), machine.seconds(work.trace(*size, extra.kept + tail) + around)
+    return machine.seconds(work.trace(*size)), machine.seconds(work.trace(*size, extra.kept + others) + around)
 
 
 def _extra(group: PlanGroup, ratio: float, scale: Scale, width: int, depth: float) -> Extra:

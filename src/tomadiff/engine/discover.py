@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from torch import nn
 
-from tomadiff.engine.forward import Site
 from tomadiff.engine.group import PlanGroup, StepContext
+from tomadiff.engine.site import Site
 from tomadiff.errors import SettingError, UnsupportedModelError
-from tomadiff.families.base import Block, Family, KeyBias, Op, OpKind, Rotary, Stack
+from tomadiff.families.base import Block, Family, Op, OpKind, Stack
 from tomadiff.families.registry import describe_supported
 from tomadiff.methods.base import Method
 from tomadiff.steps.schedule import Schedule
@@ -19,15 +19,16 @@ from tomadiff.steps.schedule import Schedule
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A module to inject, and what its site needs to know; see :class:`tomadiff.engine.forward.Site`."""
+    """A module to inject, and what its site needs to know; see :class:`tomadiff.engine.site.Site`."""
 
     module: nn.Module
     kind: OpKind | Literal["block", "plan", "pooled"]
     path: str = ""
-    rotary: Rotary | None = None
-    outputs: tuple[int, ...] = (0,)
-    joint: bool = False
-    key_bias: KeyBias | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+_OF_BLOCK = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole")
+_OF_OP = ("rotary", "outputs", "joint", "key_bias", "sequence", "mask", "rows", "again", "whole", "serves_text")
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
@@ -35,10 +36,10 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif method.span == "block" or not described.ops:
-        yield Wrapped(block, "block", "", described.rotary, described.outputs, key_bias=described.key_bias)
+        yield Wrapped(block, "block", "", _facts(described, _OF_BLOCK))
     else:
         if method.plans_from == "block":
-            yield Wrapped(block, "plan")
+            yield Wrapped(block, "plan", "", _facts(described, ("sequence", "mask")))
         kinds = tuple(op.kind for op in described.ops if getattr(method, f"merge_{op.kind}"))
         yield from _ops(block, described.ops, kinds)
 
@@ -48,7 +49,11 @@ def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], poole
         module = getattr(block, op.path, None)
         if isinstance(module, nn.Module) and op.kind in kinds:
             kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
-            yield Wrapped(module, kind, f".{op.path}", op.rotary, op.outputs, op.joint, op.key_bias)
+            yield Wrapped(module, kind, f".{op.path}", _facts(op, _OF_OP))
+
+
+def _facts(described: Block | Op, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(described, name) for name in names}
 
 
 class Discovery:
@@ -126,8 +131,7 @@ class Discovery:
             if group not in stack_slots:
                 stack_slots.append(group)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            site = Site(group, where, call.kind, first_in_group, call.rotary, call.outputs, call.joint, call.key_bias)
-            self.sites.append((call.module, site))
+            self.sites.append((call.module, Site(group, where, call.kind, first_in_group, **call.facts)))
 
     def _new_group(self, name: str, level: int, depth: int, progress: float) -> PlanGroup:
         method = for_family(self.method, self.family)

@@ -1,67 +1,16 @@
-"""What the injected functions do: merge, run the untouched layer, unmerge.
-
-A :class:`Site` is one wrapped call; sites that share a plan share a :class:`~tomadiff.engine.group.PlanGroup`.
-"""
+"""What the injected functions do: merge, run the untouched layer, unmerge."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tomadiff.engine.arguments import for_merged, have_own_rows, of_sample
-from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.hooks import DATA
-from tomadiff.errors import PatchError
-from tomadiff.families.base import KeyBias, OpKind, Rotary
-
-
-def _not_injected(*_: Any) -> Any:
-    raise PatchError("This site was never injected.")
-
-
-@dataclass
-class Site:
-    """One wrapped call.
-
-    Attributes:
-        group: whose plan it uses.
-        name: where it is in the model.
-        kind: what it computes.
-        first_in_group: whether it is the first of its group to run, and so renews the plan.
-        rotary: its rotary tables, if it has any.
-        outputs: which items of a tuple it returns are image-length.
-        joint: whether it is attention over text and image.
-        key_bias: how it takes a bias of its keys, if it does.
-        inner: set by :func:`tomadiff.engine.hooks.inject`.
-        last: what it gave last, by pass of the step, for those who reuse it.
-        profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
-    """
-
-    group: PlanGroup
-    name: str
-    kind: OpKind | Literal["block", "plan", "pooled"]
-    first_in_group: bool = False
-    rotary: Rotary | None = None
-    outputs: tuple[int, ...] = (0,)
-    joint: bool = False
-    key_bias: KeyBias | None = None
-    inner: Callable[..., Any] = _not_injected
-    restored_by_deletion: bool = False
-    last: dict[Any, Any] = field(default_factory=dict, repr=False)
-    profitable: bool = True
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Site:
-        """A copied model gets sites of its own, with handles of their own."""
-        copied = copy.copy(self)
-        memo[id(self)] = copied
-        for name in ("group", "rotary", "inner", "last"):
-            setattr(copied, name, copy.deepcopy(getattr(self, name), memo))
-        return copied
+from tomadiff.engine.site import Site
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -69,9 +18,13 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     site: Site = getattr(self, DATA)
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.group, site.rotary, site.key_bias, hidden_states, args, kwargs)
-    merged = site.group.merge(hidden_states)
-    return _map_outputs(site, _computed(site, self, merged, args, kwargs), site.group.unmerge)
+    args, kwargs = for_merged(site, hidden_states, args, kwargs)
+    head, merged = site.head, site.group.merge(hidden_states, site.head)
+
+    def unmerged(tokens: Tensor) -> Tensor:
+        return site.group.unmerge(tokens, head)
+
+    return _map_outputs(site, _computed(site, self, merged, args, kwargs), unmerged)
 
 
 def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -80,22 +33,22 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     group = site.group
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site.group, site.rotary, site.key_bias, hidden_states, args, kwargs)
-    merged = group.merge(hidden_states)
+    args, kwargs = for_merged(site, hidden_states, args, kwargs)
+    head, merged = site.head, group.merge(hidden_states, site.head)
 
     def added(image: Tensor) -> Tensor:
-        return group.unmerge_add(image - merged, hidden_states)
+        return group.unmerge_add(image - merged, hidden_states, head)
 
     return _map_outputs(site, _computed(site, self, merged, args, kwargs), added)
 
 
 def _computed(site: Site, module: nn.Module, merged: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call gives for ``merged`` tokens; one sample after the other where their positions differ."""
-    if site.rotary is None or not have_own_rows(site.group.plan, site.rotary):
+    if not have_own_rows(site):
         return site.inner(module, merged, *args, **kwargs)
     results = []
     for number, sample in enumerate(merged.split(1)):
-        own_args, own_kwargs = of_sample(number, len(merged), site.rotary, args, kwargs)
+        own_args, own_kwargs = of_sample(number, len(merged), site, args, kwargs)
         results.append(site.inner(module, sample, *own_args, **own_kwargs))
     if isinstance(results[0], Tensor):
         return torch.cat(results)
@@ -120,12 +73,14 @@ def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) ->
 def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     group = site.group
-    if not group.active:
+    if not group.active or (site.serves_text and not site.fits(tokens)):
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:
         _renew_if_due(site, tokens)
-        reason = _misfit(group, tokens)
+        reason = _misfit(site, tokens)
+    if reason is None and kwargs.get(site.whole) is not None and have_own_rows(site):
+        reason = f"samples have destinations of their own, and {site.whole} belongs to the whole batch"
     if reason is not None and not torch.compiler.is_compiling():
         group.note_bypass(site.name, reason)
     return reason is None and site.profitable
@@ -134,15 +89,16 @@ def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: di
 def _renew_if_due(site: Site, tokens: Tensor) -> None:
     group = site.group
     if torch.compiler.is_compiling():
-        due = site.first_in_group and _misfit(group, tokens) is None
+        due = site.first_in_group and _misfit(site, tokens) is None
     else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
-        due = (site.first_in_group or group.is_stale()) and group.expects(tokens)
+        due = (site.first_in_group or group.is_stale()) and site.fits(tokens) and len(tokens) == group.batch
     if due:
         group.renew(_as_first_op_sees(site, tokens))
 
 
 def _as_first_op_sees(site: Site, tokens: Tensor) -> Tensor:
-    """Plans are made from normalised tokens; a whole block is given them before its first norm."""
+    """Plans are made from normalised tokens of the image; a whole block is given them before its first norm."""
+    tokens = tokens[:, site.head :] if site.head else tokens
     return tokens if site.kind != "block" else torch.nn.functional.layer_norm(tokens, tokens.shape[-1:])
 
 
@@ -150,7 +106,8 @@ def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str,
     """Why merged tokens would give wrong results here, if they would."""
     if torch.is_grad_enabled() and (site.group.needs_grad or tokens.requires_grad):
         return "gradients are enabled (run inside torch.no_grad() to merge)"
-    if site.kind in ("attention", "block", "pooled") and kwargs.get("attention_mask") is not None:
+    mask = kwargs.get("attention_mask")
+    if site.kind in ("attention", "block", "pooled") and mask is not None and not _follows(site, mask):
         return "a self-attention mask is given"
     nested = kwargs.get("cross_attention_kwargs") or kwargs.get("joint_attention_kwargs") or {}
     if nested.get("attention_mask") is not None:
@@ -161,7 +118,12 @@ def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str,
         return "every token has a timestep of its own"
     if site.kind == "block" and kwargs.get("modulate_index") is not None:
         return "every token has a modulation of its own"
-    return None
+    return "the text is as long as the image, and one module serves both" if site.is_ambiguous else None
+
+
+def _follows(site: Site, mask: Any) -> bool:
+    """Whether a mask can be made to suit merged tokens; one that is no tensor (of flex attention) cannot."""
+    return site.mask == "text" or (site.mask is not None and isinstance(mask, Tensor))
 
 
 def _is_per_token(value: Any, tokens: Tensor) -> bool:
@@ -169,10 +131,10 @@ def _is_per_token(value: Any, tokens: Tensor) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == tokens.shape[1]
 
 
-def _misfit(group: PlanGroup, tokens: Tensor) -> str | None:
+def _misfit(site: Site, tokens: Tensor) -> str | None:
     """Why the plan does not serve these tokens, if it does not (chunked feed-forward, unknown token layouts)."""
-    plan = group.plan
-    if plan is None or tokens.dim() != 3 or tokens.shape[1] != plan.tokens + group.tail:
+    plan = site.group.plan
+    if plan is None or tokens.dim() != 3 or tokens.shape[1] != sum(site.around) + plan.tokens:
         return "its tokens are not the ones of the grid (chunked feed-forward or an unknown layout)"
     if tokens.shape[0] % plan.batch:
         return "its batch is not the one that was planned for (chunked feed-forward)"

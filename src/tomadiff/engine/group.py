@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tomadiff.families.base import TokenLayout
 from tomadiff.merging.grid import Grid, Layout
 from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
@@ -83,7 +84,7 @@ class PlanGroup:
     Attributes:
         plan: the plan in use, renewed in place, so that compiled code keeps its graphs.
         active: whether tokens merge at this step.
-        tail: tokens behind the grid that stay as they are.
+        layout: what the call of the model shows.
         batch: samples in the call.
         needs_grad: whether gradients of the model's weights are wanted.
         proportional: whether keys of merged tokens count for as many tokens as they stand for.
@@ -103,7 +104,8 @@ class PlanGroup:
         self.level, self.depth = level, depth
         self.plan: Plan | None = None
         self.active = self.needs_grad = self.proportional = self.reuses = False
-        self.tail = self.batch = self.pass_index = 0
+        self.batch = self.pass_index = 0
+        self.layout: TokenLayout | None = None
         self.whole: Grid | None = None
         self.grid: Grid | None = None
         self.order: Layout | None = None
@@ -126,7 +128,7 @@ class PlanGroup:
         """A copied model gets groups of its own, with handles of their own; plans are made again."""
         context = copy.deepcopy(self.context, memo)
         memo[id(self)] = new = PlanGroup(self.name, self.method, self.schedule, context, self.level, self.depth)
-        new.active, new.tail, new.needs_grad = self.active, self.tail, self.needs_grad
+        new.active, new.layout, new.needs_grad = self.active, self.layout, self.needs_grad
         new.whole, new.grid = self.whole, self.grid
         new.warn = copy.deepcopy(self.warn, memo)  # of the copy's own patch
         return new
@@ -238,30 +240,30 @@ class PlanGroup:
         self.bypassed[key] = self.bypassed.get(key, 0) + 1
         self.warn(reason)
 
-    def expects(self, tokens: Tensor) -> bool:
-        """Whether these are all tokens ``(B, N + tail, C)`` of the call: a plan made from some would not fit others."""
-        return self.grid is not None and tuple(tokens.shape[:-1]) == (self.batch, self.grid.tokens + self.tail)
-
-    def merge(self, tokens: Tensor) -> Tensor:
-        """``(B, N + tail, C)`` → ``(B, K + tail, C)``."""
+    def merge(self, tokens: Tensor, head: int = 0) -> Tensor:
+        """``(B, head + N + tail, C)`` → ``(B, head + K + tail, C)``."""
         assert self.plan is not None
-        if not self.tail:
-            return self.plan.merge(tokens)
-        image = self.plan.tokens
-        return torch.cat([self.plan.merge(tokens[:, :image]), tokens[:, image:]], dim=1)
+        return _inside(self.plan.merge, tokens, head, self.plan.tokens)
 
-    def unmerge_add(self, merged: Tensor, residual: Tensor) -> Tensor:
-        """``residual`` ``(B, N + tail, C)`` plus ``merged`` ``(B, K + tail, C)`` unmerged."""
+    def unmerge_add(self, merged: Tensor, residual: Tensor, head: int = 0) -> Tensor:
+        """``residual`` ``(B, head + N + tail, C)`` plus ``merged`` ``(B, head + K + tail, C)`` unmerged."""
         assert self.plan is not None
-        return residual + self.unmerge(merged) if self.tail else self.plan.unmerge_add(merged, residual)
+        if merged.shape[1] != self.plan.kept:
+            return residual + self.unmerge(merged, head)
+        return self.plan.unmerge_add(merged, residual)
 
-    def unmerge(self, merged: Tensor) -> Tensor:
-        """``(B, K + tail, C)`` → ``(B, N + tail, C)``."""
+    def unmerge(self, merged: Tensor, head: int = 0) -> Tensor:
+        """``(B, head + K + tail, C)`` → ``(B, head + N + tail, C)``."""
         assert self.plan is not None
-        if not self.tail:
-            return self.plan.unmerge(merged)
-        image = self.plan.kept
-        return torch.cat([self.plan.unmerge(merged[:, :image]), merged[:, image:]], dim=1)
+        return _inside(self.plan.unmerge, merged, head, self.plan.kept)
+
+
+def _inside(change: Callable[[Tensor], Tensor], tokens: Tensor, head: int, count: int) -> Tensor:
+    """``tokens`` with the ``count`` of the grid changed, behind ``head`` others."""
+    if tokens.shape[1] == count:
+        return change(tokens)
+    before, image, behind = tokens.split([head, count, tokens.shape[1] - head - count], dim=1)
+    return torch.cat([before, change(image), behind], dim=1)
 
 
 _NUMBERS = itertools.count()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tomadiff.engine.components import take_off
 from tomadiff.engine.discover import Discovery, for_family
 from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
-from tomadiff.engine.forward import Site, merged_block, merged_op, planning_block
+from tomadiff.engine.forward import merged_block, merged_op, planning_block
 from tomadiff.engine.group import ImageRng, PlanGroup, StepContext
 from tomadiff.engine.hooks import (
     EndOfImage,
@@ -34,6 +34,7 @@ from tomadiff.engine.policy import Policy
 from tomadiff.engine.pooled import pooled_op
 from tomadiff.engine.report import NO_GAIN, ModelReport, describe
 from tomadiff.engine.reuse import reusing_block, reusing_op
+from tomadiff.engine.site import Site
 from tomadiff.families.base import Family, ModelCall, TokenLayout
 from tomadiff.families.registry import family_of
 from tomadiff.merging.grid import Layout
@@ -72,7 +73,8 @@ class PatchedModel:
         self.sites: list[tuple[nn.Module, Site]] = []
         self.reorders: list[TokenReorder] = []
         self.token_layout: TokenLayout | None = None
-        self._read_from: list[Any] = []  # what the layout was read from, see Family.reads
+        self._read_from: list[Any] = []  # what layouts were read from, see Family.reads
+        self._layouts: dict[Any, TokenLayout | None] = {}  # by the shapes of a call: passes may differ in their text
         self.skipped = self.calls = 0
         self.is_on = self.by_region = False
         self._last_report: ModelReport | None = None
@@ -159,7 +161,7 @@ class PatchedModel:
     # ------------------------------------------------------------------------------------------ before a call
     def before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the step and the grids off a call of the model, and tell the groups."""
-        call, driver = ModelCall(self.model, args, kwargs), find_driver()
+        call, driver = ModelCall(self.model, args, kwargs, self.family), find_driver()
         self._threads.enter(driver)
         begins = self._read_step(call, driver)
         self._read_layout(call)
@@ -180,7 +182,7 @@ class PatchedModel:
     def _read_step(self, call: ModelCall, driver: Driver) -> bool:
         """Which step it is; whether an image begins with it."""
         if self.forecast is None:
-            info = self.clock.step_info(call["timestep"], driver.scheduler, driver.pipeline)
+            info = self.clock.step_info(call.timestep, driver.scheduler, driver.pipeline)
         else:
             info = self.forecast.info  # read already, and steps that were not computed count too
         begins = self.context.move(info)
@@ -197,8 +199,12 @@ class PatchedModel:
         if known and len(known) == len(tensors):
             pairs = zip(known, tensors, strict=True)
             if all(old() is tensor and version == version_of(tensor) for (old, version), tensor in pairs):
+                if call.shapes not in self._layouts:
+                    self._layouts[call.shapes] = self.family.token_layout(self.model, call)
+                self.token_layout = self._layouts[call.shapes]
                 return
         self.token_layout = self.family.token_layout(self.model, call)
+        self._layouts = {call.shapes: self.token_layout}
         self._read_from = [(weakref.ref(tensor), version_of(tensor)) for tensor in tensors]
 
     def _tell(self, group: PlanGroup, call: ModelCall, learns: bool) -> None:
@@ -207,7 +213,7 @@ class PatchedModel:
         if grid != group.whole:
             self._forget(group)
         group.whole = group.grid = grid
-        group.tail = 0 if layout is None else layout.tail
+        group.layout = layout
         group.pass_index = info.pass_index
         group.reuses = not learns and self.schedule.reuses_at(info.step, info.total)
         if grid is None:
@@ -218,8 +224,8 @@ class PatchedModel:
         group.active = merges and self.schedule.merges_at(info.step, info.total)
         if group.active:
             parts = processes(self.model)
-            if parts > 1 and grid is not None:
-                group.grid = own_part(grid, group.method, parts, group.tail)
+            if parts > 1 and grid is not None and layout is not None:
+                group.grid = own_part(grid, group.method, parts, max(map(sum, layout.surroundings)))
             group.prepare(image.shape[0], self.dtype(image), image.device, self.by_region)
 
     def dtype(self, image: Tensor) -> torch.dtype:

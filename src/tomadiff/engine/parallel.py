@@ -24,16 +24,19 @@ def processes(model: Any) -> int:
     return 1 if config is None else int(config.ring_degree * config.ulysses_degree)
 
 
-def own_part(grid: Grid, method: Method, parts: int, tail: int = 0) -> Grid:
-    """The grid of the tokens that one of ``parts`` processes holds."""
+def own_part(grid: Grid, method: Method, parts: int, others: int = 0) -> Grid:
+    """The grid of the tokens that one of ``parts`` processes holds; ``others`` go with them in a sequence."""
     regions: Any = method.local_regions
     if regions is None:
         raise PatchError(
             f"Context parallelism splits the image over {parts} processes, and {method!r} looks at all of it. Take "
             "ToMA with quota='equal', proportional=False and regions of its own, or remove the patch."
         )
-    if tail:
-        raise PatchError("Reference images cannot be merged under context parallelism; remove the patch.")
+    if others:
+        raise PatchError(
+            "Reference images, and text in one sequence with the image, cannot be merged under context parallelism; "
+            "remove the patch."
+        )
     part = _part(grid, parts)
     if part is None or not _keeps_to_parts(regions, grid, part):
         raise PatchError(

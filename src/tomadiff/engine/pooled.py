@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tomadiff.engine.arguments import gathered_rows
-from tomadiff.engine.forward import Site, ready_to_merge
+from tomadiff.engine.arguments import picked_rows
+from tomadiff.engine.forward import ready_to_merge
 from tomadiff.engine.hooks import DATA
+from tomadiff.engine.site import Site
 
 
 def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -33,7 +34,7 @@ def _text_before(site: Site, tokens: Tensor) -> int:
     plan = site.group.plan
     if plan is None or site.rotary is None or not site.rotary.text_first:
         return 0
-    return max(0, tokens.shape[1] - plan.tokens - site.group.tail)
+    return max(0, tokens.shape[1] - plan.tokens - sum(site.around))
 
 
 def _unknown(attention: Any, kwargs: dict[str, Any]) -> bool:
@@ -82,7 +83,7 @@ def _heads(attention: Any, projected: Tensor, norm: nn.Module | None) -> Tensor:
 
 def _few_rows(site: Site, tokens: Tensor, text: int, tables: Any) -> Any:
     assert site.rotary is not None
-    return gathered_rows(site.group, site.rotary, tokens[:, text:], tables)
+    return picked_rows(site, site.rotary, tokens[:, text:], tables)
 
 
 def _rotated(heads: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tomadiff.engine.forward import Site
 from tomadiff.engine.group import PlanGroup
+from tomadiff.engine.site import Site
 from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
 from tomadiff.steps.forecast import Forecast, Pattern

@@ -7,14 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tomadiff.engine.forward import Site, merged_block, merged_op
+from tomadiff.engine.forward import merged_block, merged_op
 from tomadiff.engine.hooks import DATA
+from tomadiff.engine.site import Site
 
 
 def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """As :func:`merged_op` at some steps of a run; at the others, what the op gave last in the same pass."""
     site: Site = getattr(self, DATA)
     group = site.group
+    if site.serves_text and (site.is_ambiguous or not site.fits(hidden_states)):
+        return merged_op(self, hidden_states, *args, **kwargs)
     if group.reuses:
         result = site.last.get(group.pass_index)
         if result is not None and _first_tensor(result).shape[:2] == hidden_states.shape[:2]:

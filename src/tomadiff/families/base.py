@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from tomadiff.merging.grid import Grid
@@ -20,15 +21,17 @@ KeyBias = Literal["attention_mask", "joint_attention_kwargs"]
 
 
 @dataclass(frozen=True)
-class Rotary:
-    """Where a call takes its rotary tables from, and which of their rows belong to image tokens.
+class Rows:
+    """An argument that has a row for every token; rows of merged tokens are picked by destination.
 
     Attributes:
         argument: name of the keyword argument.
         position: its place behind ``hidden_states`` where it is given by position, else ``None``.
-        axis: the tables' token axis; 0 means they have no batch axis, so samples share destinations or run one by one.
-        tables: ``"all"`` of them hold image rows, or only the ``"first"`` does.
-        text_first: whether rows of text tokens come before those of the image.
+        axis: the token axis; 0 means there is no batch axis, so samples share destinations or run one by one.
+        tables: ``"all"`` of several tensors hold image rows, or only the ``"first"`` does.
+        text_first: whether rows of text that the call is given apart come before those of the image.
+        square: whether the axis before holds the same tokens, as in a mask of queries × keys.
+        dims: dimensions of the tensor where it has such rows, if it does not always.
     """
 
     argument: str
@@ -36,6 +39,20 @@ class Rotary:
     axis: int = 0
     tables: Literal["all", "first"] = "all"
     text_first: bool = False
+    square: bool = False
+    dims: int | None = None
+
+
+@dataclass(frozen=True)
+class Rotary(Rows):
+    """Where a call takes its rotary tables from."""
+
+
+@dataclass(frozen=True)
+class Mask(Rows):
+    """Where a call takes a mask of its keys from, ``(B, …, S)``."""
+
+    axis: int = -1
 
 
 @dataclass(frozen=True)
@@ -47,8 +64,16 @@ class Op:
         kind: what it computes.
         rotary: its rotary tables, if it has any.
         outputs: which items are image-length where it returns a tuple.
-        joint: whether it is attention of the joint kind, over text and image.
+        joint: whether it is attention of the joint kind, over text and image that are given apart.
         key_bias: how it takes a bias of its keys, if it does.
+        sequence: which of :attr:`TokenLayout.sequences` it is given; by default the image's.
+        mask: its mask over image tokens; ``"text"`` if the mask that it is given covers the text alone. A call with any
+            other mask runs unmerged.
+        rows: other arguments with a row for every token.
+        again: arguments that hold the same tokens once more.
+        whole: an argument that belongs to the whole batch, such as a cache; where it is given, samples that would have
+            to run one by one stay unmerged.
+        serves_text: whether the same module is called with the text in turn.
     """
 
     path: str
@@ -57,6 +82,12 @@ class Op:
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
     key_bias: KeyBias | None = None
+    sequence: str = ""
+    mask: Mask | Literal["text"] | None = None
+    rows: tuple[Rows, ...] = ()
+    again: tuple[str, ...] = ()
+    whole: str = ""
+    serves_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +101,8 @@ class Block:
         outputs: which items are image-length where the block returns a tuple.
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
         key_bias: how the whole block takes a bias of its attention's keys, if it does.
+        sequence: which of :attr:`TokenLayout.sequences` the block is given.
+        mask, rows, whole: as of an op.
     """
 
     name: str
@@ -78,6 +111,10 @@ class Block:
     outputs: tuple[int, ...] = (0,)
     pooled: tuple[Op, ...] = ()
     key_bias: KeyBias | None = None
+    sequence: str = ""
+    mask: Mask | Literal["text"] | None = None
+    rows: tuple[Rows, ...] = ()
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,32 +132,71 @@ class Stack:
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """What a call of the model shows: the grid of every depth, and tokens behind it that are no part of it."""
+    """What a call of the model shows: the grid of every depth, and tokens around it that are no part of it.
+
+    Attributes:
+        grids: by depth.
+        tail: tokens behind the grid.
+        head: tokens before the grid.
+        sequences: head and tail of calls that are given other tokens too, by the name in :attr:`Op.sequence`.
+        text: tokens of the text, where a module serves both.
+    """
 
     grids: Mapping[int, Grid]
     tail: int = 0
+    head: int = 0
+    sequences: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    text: int = 0
 
     @classmethod
-    def flat(cls, grid: Grid, tail: int = 0) -> TokenLayout:
+    def flat(cls, grid: Grid, tail: int = 0, **others: Any) -> TokenLayout:
         """A model whose blocks all see one grid."""
-        return cls({0: grid}, tail)
+        return cls({0: grid}, tail, **others)
+
+    def around(self, sequence: str = "") -> tuple[int, int]:
+        """Head and tail of one kind of call."""
+        return self.sequences.get(sequence, (self.head, self.tail))
+
+    @property
+    def surroundings(self) -> tuple[tuple[int, int], ...]:
+        """Head and tail of every kind of call."""
+        return ((self.head, self.tail), *self.sequences.values())
 
 
 class ModelCall:
     """The arguments of a model's call, by name however they were given."""
 
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], family: Family | None = None
+    ) -> None:
         self.arguments = dict(zip(_parameters(type(model).forward), args, strict=False)) | dict(kwargs)
+        self.names = ("", "timestep") if family is None else (family.image, family.timestep)
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
 
-    @property
+    @cached_property
     def image(self) -> Tensor:
-        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers, else the first tensor given."""
-        named = [self["sample"], self["hidden_states"], *self.arguments.values()]
+        """What is denoised: ``sample`` in UNets, ``hidden_states`` in transformers, or as the family calls it.
+
+        Samples that come as a list are stacked; of several sizes, the first alone.
+        """
+        given = self[self.names[0]]
+        if isinstance(given, list) and isinstance(given[0], Tensor):
+            return torch.stack(given if len({one.shape for one in given}) == 1 else given[:1])
+        named = [given, self["sample"], self["hidden_states"], *self.arguments.values()]
         first: Tensor = next(value for value in named if isinstance(value, Tensor))
         return first
+
+    @property
+    def timestep(self) -> Any:
+        """The time of the call."""
+        return self[self.names[1]]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the tensors given."""
+        return tuple(tuple(value.shape) for value in self.arguments.values() if isinstance(value, Tensor))
 
 
 @lru_cache(maxsize=64)
@@ -163,6 +239,8 @@ class Family:
         bias_backends: attention backends that take a bias of their keys, as diffusers names them; none: no attention
             of the family takes one.
         reads: arguments whose values the layout is read from, once for each tensor: reading waits for the GPU.
+        image: name of the argument that is denoised, where it is neither ``sample`` nor ``hidden_states``.
+        timestep: name of the argument that holds the time.
         note: what a user should know.
     """
 
@@ -179,6 +257,8 @@ class Family:
     order_matters: Callable[[nn.Module, ModelCall], bool] = field(default=order_matters, repr=False)
     bias_backends: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    image: str = ""
+    timestep: str = "timestep"
     note: str = ""
 
     def block(self, module: nn.Module) -> Block | None:

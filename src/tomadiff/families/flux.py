@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from tomadiff.families.base import Block, Family, ModelCall, Op, Rotary, TokenLayout, stacks_named
@@ -18,13 +17,19 @@ def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
         return None
     ids = (ids[0] if ids.dim() == 3 else ids).detach()
     own = int((ids[:, 0] == 0).sum())
-    if own == 0:
+    grid = grid_of(ids[:own, 1], ids[:own, 2])
+    return None if grid is None else TokenLayout.flat(grid, tail=len(ids) - own)
+
+
+def grid_of(rows: Tensor, columns: Tensor) -> Grid | None:
+    """The grid that ids ``(N,)`` of rows and columns are the raster of, in steps of any size; ``None`` if of none."""
+    width = int((rows == rows[:1]).sum())
+    if width == 0 or len(rows) % width:
         return None
-    rows, columns = ids[:own, 1], ids[:own, 2]
-    height, width = (int(axis.max() - axis.min()) + 1 for axis in (rows, columns))
-    raster = torch.arange(own, device=ids.device)
-    ordered = height * width == own and bool(((rows - rows.min()) * width + (columns - columns.min()) == raster).all())
-    return TokenLayout.flat(Grid(height, width), tail=len(ids) - own) if ordered else None
+    rows, columns = rows.view(-1, width), columns.view(-1, width)
+    ordered = (rows == rows[:, :1]).all() & (columns == columns[:1]).all()
+    ordered &= (rows[:, 0].diff() > 0).all() & (columns[0].diff() > 0).all()
+    return Grid(len(rows), width) if bool(ordered) else None
 
 
 FAMILY = Family(

@@ -148,7 +148,8 @@ class HiddenStates:
     def __enter__(self) -> HiddenStates:
         self._watch = RootHook(self.outer, self._before_call)
         self._hooks = [
-            block.register_forward_pre_hook(_Hook(self, place), with_kwargs=True) for place, block in self.blocks
+            block.register_forward_pre_hook(_Hook(self, place, self._sequence(block)), with_kwargs=True)
+            for place, block in self.blocks
         ]
         return self
 
@@ -158,15 +159,19 @@ class HiddenStates:
             hook.remove()
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = ModelCall(self.model, args, kwargs)
-        self.info = self.clock.step_info(call["timestep"], self.pipe.scheduler)
+        call = ModelCall(self.model, args, kwargs, self.family)
+        self.info = self.clock.step_info(call.timestep, self.pipe.scheduler)
         self.layout = self.family.token_layout(self.model, call) or TokenLayout({})
 
-    def show(self, place: Place, tokens: Tensor) -> None:
-        """Pass on what a block was given, if this is a step to show; ``(B, N + tail, C)``."""
-        grid, info = self.layout.grids.get(self.depths[place.stack]), self.info
+    def _sequence(self, block: nn.Module) -> str:
+        described = self.family.block(block)
+        return "" if described is None else described.sequence
+
+    def show(self, place: Place, sequence: str, tokens: Tensor) -> None:
+        """Pass on what a block was given, if this is a step to show; ``(B, head + N + tail, C)``."""
+        grid, info, (head, _) = self.layout.grids.get(self.depths[place.stack]), self.info, self.layout.around(sequence)
         if grid is not None and info.pass_index == 0 and info.step in spread(range(info.total or 1), self.steps):
-            self.seen(place, info.step, tokens[-1, : grid.tokens].detach(), grid)
+            self.seen(place, info.step, tokens[-1, head : head + grid.tokens].detach(), grid)
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,7 @@ class _Hook:
 
     owner: HiddenStates
     place: Place
+    sequence: str
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.owner.show(self.place, args[0] if args else kwargs["hidden_states"])
+        self.owner.show(self.place, self.sequence, args[0] if args else kwargs["hidden_states"])
