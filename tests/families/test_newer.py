@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import tomadiff
 from tests import newer
-from tests.families.contract import Arguments, FamilyContract
+from tests.families.contract import CLOSE, Arguments, FamilyContract, recorded
 from tests.families.test_families import noise, per_table, timesteps
 from tests.newer import TEXT, WIDTH, needs
+from tomadiff.families import family_of
 
 BOTH_SPANS = pytest.mark.parametrize("span", ["op", "block"])
 NOWHERE = 99  # place of an argument that is always named
@@ -44,6 +46,30 @@ class NewerContract(FamilyContract):
         for name, place, axis in self.picks:
             arguments = per_table(arguments, name, place, partial(self._picked, rows=rows, axis=axis))
         return arguments
+
+    @pytest.mark.slow
+    def test_compiled_blocks_compute_the_same(self) -> None:
+        """No graph breaks, and a second image needs no other graphs."""
+        model, inputs = self.model(), self.inputs(*self.sizes[0], seeds=(0, 1))
+        with tomadiff.apply(model, 0.5, skip=0):
+            merged = self.run(model, **inputs)
+        torch.compiler.reset()
+        counters.clear()
+        made: list[int] = []
+
+        def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+            made.append(1)
+            return graph.forward
+
+        model._repeated_blocks = [block.name for block in family_of(model).blocks]
+        with tomadiff.apply(model, 0.5, skip=0) as patch:
+            model.compile_repeated_blocks(fullgraph=True, backend=backend)
+            torch.testing.assert_close(self.run(model, **inputs), merged, rtol=1e-4, atol=1e-4)
+            count = len(made)
+            patch.begin()
+            torch.testing.assert_close(self.run(model, **inputs), merged, rtol=1e-4, atol=1e-4)
+        assert 0 < count == len(made)
+        assert not counters["graph_break"]
 
     def _picked(self, value: Any, rows: Tensor, axis: int) -> Any:
         if isinstance(value, tuple):
@@ -129,6 +155,31 @@ class TestFlux2(NewerContract):
     def test_references_stay_whole(self, span: Any) -> None:
         self.references = 2
         self._check_sites(span, [((7, 13), 2)])
+
+    def test_cache_of_references_is_untouched(self) -> None:
+        """References come first then and see themselves alone, so their keys stay the same."""
+        from diffusers.models.transformers import transformer_flux2 as flux2
+
+        model, inputs = self.model(), self.inputs(8, 8, seeds=(0, 1))
+        ids = torch.cat([torch.tensor([raster(2, 3, 10.0)] * 2), inputs["img_ids"]], dim=1)
+        tokens = torch.cat([noise((0, 1), 6, 4, salt=2), inputs["hidden_states"]], dim=1)
+        later, inputs = inputs, {**inputs, "hidden_states": tokens, "img_ids": ids}
+        for block in (*model.transformer_blocks, *model.single_transformer_blocks):
+            double = block in model.transformer_blocks
+            block.attn.set_processor(
+                flux2.Flux2KVAttnProcessor() if double else flux2.Flux2KVParallelSelfAttnProcessor()
+            )
+        with torch.no_grad():
+            _, plain = model(**inputs, kv_cache_mode="extract", num_ref_tokens=6)
+            with tomadiff.apply(model, 0.5, skip=0) as patch:
+                _, cache = model(**inputs, kv_cache_mode="extract", num_ref_tokens=6)
+                patch.begin()
+                calls = recorded(model, lambda: model(**later, kv_cache=cache, kv_cache_mode="cached"))
+                assert not patch.report().models[0].bypassed
+        assert {call.tokens.shape[1] for call in calls} == {64, 64 + TEXT}
+        for one, other in zip(plain.single_block_caches, cache.single_block_caches, strict=True):
+            torch.testing.assert_close(one.k_ref, other.k_ref, **CLOSE)
+            torch.testing.assert_close(one.v_ref, other.v_ref, **CLOSE)
 
 
 @needs("Flux3Transformer2DModel")
@@ -244,6 +295,34 @@ class TestQwenImage21(NewerContract):
     def test_images_to_edit_from_stay_whole(self, span: Any) -> None:
         self.references = 1
         self._check_sites(span, [((6, 14), 2)])
+
+    def test_cache_of_the_prefix_is_untouched(self) -> None:
+        """Text sees no image tokens, so its keys stay the same; later calls hold the image alone."""
+        from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
+
+        model, inputs = self.model(), self.inputs(8, 8, seeds=(0, 1))
+        caches = [QwenImage21KVCache(2) for _ in range(2)]
+        self.run(model, **inputs, kv_cache=caches[0], kv_cache_mode="extract")
+        with tomadiff.apply(model, 0.5) as patch:
+            self.run(model, **inputs, kv_cache=caches[1], kv_cache_mode="extract")
+            patch.begin()
+            calls = recorded(model, lambda: self.run(model, **inputs, kv_cache=caches[1], kv_cache_mode="cached"))
+            assert not patch.report().models[0].bypassed
+        assert {call.tokens.shape[1] for call in calls} == {64}
+        for plain, merged in zip(caches[0].layer_caches, caches[1].layer_caches, strict=True):
+            torch.testing.assert_close(plain.k, merged.k, **CLOSE)
+            torch.testing.assert_close(plain.v, merged.v, **CLOSE)
+
+    def test_samples_with_destinations_of_their_own_leave_a_cache_alone(self) -> None:
+        from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
+
+        model, inputs = self.model(), self.inputs(8, 8, seeds=(0, 1))
+        caches = [QwenImage21KVCache(2) for _ in range(2)]
+        self.run(model, **inputs, kv_cache=caches[0], kv_cache_mode="extract")
+        with tomadiff.apply(model, 0.5, share="sample") as patch:
+            self.run(model, **inputs, kv_cache=caches[1], kv_cache_mode="extract")
+            assert any("whole batch" in reason for reason in patch.report().models[0].bypassed)
+        assert torch.equal(caches[0].layer_caches[0].k, caches[1].layer_caches[0].k)
 
 
 @needs("CosmosTransformer3DModel")
