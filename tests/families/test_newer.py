@@ -15,6 +15,7 @@ from tests import newer
 from tests.families.contract import CLOSE, Arguments, FamilyContract, recorded
 from tests.families.test_families import noise, per_table, timesteps
 from tests.newer import TEXT, WIDTH, needs
+from tomadiff.cost.work import work_of
 from tomadiff.families import family_of
 
 BOTH_SPANS = pytest.mark.parametrize("span", ["op", "block"])
@@ -155,6 +156,12 @@ class TestFlux2(NewerContract):
     def test_references_stay_whole(self, span: Any) -> None:
         self.references = 2
         self._check_sites(span, [((7, 13), 2)])
+
+    def test_guard_counts_projections_that_are_one_matrix(self) -> None:
+        work = work_of("attention", self.model().single_transformer_blocks[0].attn)
+        assert work is not None
+        assert work.products == ((32, 3 * 32 + 2 * 96), (32 + 96, 32))
+        assert work.mixed == (32,)
 
     def test_cache_of_references_is_untouched(self) -> None:
         """References come first then and see themselves alone, so their keys stay the same."""

@@ -15,8 +15,9 @@ from tomadiff.cost.op import LARGE, Op
 from tomadiff.cost.trace import Trace
 
 # Layers inside attention and blocks that do not see the image's tokens: modulation and norms, the text's projections,
-# image prompts; and projections that repeat others in fused form.
-_ASIDE = ("norm", "add_", "to_add_out", "processor", "to_qkv", "to_kv", "to_added")
+# image prompts.
+_ASIDE = ("norm", "add_", "to_add_out", "processor", "to_added")
+_FUSED = ("to_qkv", "to_kv")  # projections that repeat others, where those are there too
 _OF_KEYS = ("to_k", "to_v")
 
 
@@ -75,6 +76,10 @@ def _work(kind: str, module: nn.Module) -> Work:
     aside = _ASIDE + _OF_KEYS if kind == "cross_attention" else _ASIDE
     named = list(_linears(module, aside))
     queries = tuple(out for name, (_, out) in named if name == "to_q")
+    if queries:
+        named = [(name, sizes) for name, sizes in named if not name.startswith(_FUSED)]
+    else:  # queries, keys and values in one matrix, with the feed-forward's or without
+        queries = tuple(sizes[0] for name, sizes in named if name.startswith(_FUSED))
     if kind == "pooled":
         named = [(name, sizes) for name, sizes in named if name in _OF_KEYS]
     products = tuple(sizes for _, sizes in named)

@@ -50,16 +50,16 @@ class Site:
     outputs: tuple[int, ...] = (0,)
     joint: bool = False
     key_bias: KeyBias | None = None
+    inner: Callable[..., Any] = _not_injected
+    restored_by_deletion: bool = False
+    last: dict[Any, Any] = field(default_factory=dict, repr=False)
+    profitable: bool = True
     sequence: str = ""
     mask: Mask | Literal["text"] | None = None
     rows: tuple[Rows, ...] = ()
     again: tuple[str, ...] = ()
     whole: str = ""
     serves_text: bool = False
-    inner: Callable[..., Any] = _not_injected
-    restored_by_deletion: bool = False
-    last: dict[Any, Any] = field(default_factory=dict, repr=False)
-    profitable: bool = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""
