@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -103,3 +104,15 @@ def test_a_speedup_reads_no_clock(guard: bool) -> None:
         pytest.raises(SettingError, match="out of reach"),
     ):
         run(unet)
+
+
+def test_nothing_else_reads_a_clock() -> None:
+    """Timing is for benchmarks and for `tomadiff calibrate`; what decides about an image imports none of it."""
+    source = ROOT / "src" / "tomadiff"
+    files = {str(path.relative_to(source)): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
+    clocks = {
+        name for name, text in files.items() if re.search(r"^ *(import|from) (time|timeit)\b|cuda\.Event", text, re.M)
+    }
+    assert clocks == {"evaluation/runs/timer.py", "cost/measure.py", "cli/calibrate.py"}
+    assert {name for name, text in files.items() if "cost.measure" in text} == {"cost/hardware.py"}
+    assert {name for name, text in files.items() if "Hardware.measure(" in text} == {"cli/calibrate.py"}

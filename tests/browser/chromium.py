@@ -12,6 +12,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 if CHROMIUM is None:
     pytest.skip("chromium is not installed", allow_module_level=True)
 
+PATIENCE = 120_000  # milliseconds: a busy machine is slow, not wrong
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -25,7 +26,7 @@ QUIET = (
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=120_000)
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=PATIENCE)
         yield opened
         opened.close()
 
@@ -36,6 +37,7 @@ class Opened:
     def __init__(self, browser: Any, address: str, **settings: Any) -> None:
         self.context = browser.new_context(**settings)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))

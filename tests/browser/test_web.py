@@ -35,7 +35,6 @@ from tomadiff.web.session import Model, Session
 
 __all__ = ["browser"]  # a fixture
 
-PATIENCE = 120_000  # milliseconds: a busy machine is slow, not wrong
 SCREENSHOT = os.environ.get("TOMADIFF_SCREENSHOT")
 
 
@@ -61,7 +60,6 @@ class Visit(Opened):
 
     def __init__(self, browser: Any, address: str, **settings: Any) -> None:
         super().__init__(browser, address, **settings)
-        self.page.set_default_timeout(PATIENCE)
         self.page.locator("#generate").wait_for()
         # Gradio marks its tabs once it has measured them; before that, clicks go nowhere.
         self.page.get_by_role("tab", name="Images", selected=True).first.wait_for()

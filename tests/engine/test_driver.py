@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, multiprocessing, nn
 import tomadiff
 from tests import tiny
 from tomadiff import Schedule, ToMA
+from tomadiff.engine.driver import Driver, OneAtATime, number_of
 from tomadiff.engine.hooks import DATA
 from tomadiff.errors import PatchError
 from tomadiff.steps.clock import StepInfo
@@ -373,6 +375,33 @@ def test_after_an_exception_the_next_thread_may_begin() -> None:
     leave.set()
     threads[0].join()
     assert torch.equal(images[0], expected("text to image"))
+
+
+def test_a_thread_that_has_gone_on_to_something_else_is_not_at_work() -> None:
+    """Frames that are over leave their numbers to others."""
+    threads, running, leave = OneAtATime(), threading.Event(), threading.Event()
+
+    def call_and_go_on() -> None:
+        here = sys._getframe()
+        threads.enter(Driver(frame=(threading.Event.wait.__code__, id(here))))
+        running.set()
+        leave.wait(60)
+
+    thread = threading.Thread(target=call_and_go_on)
+    thread.start()
+    assert running.wait(60)
+    threads.enter(Driver())
+    leave.set()
+    thread.join()
+
+
+def test_no_two_pipelines_have_one_number() -> None:
+    class Pipeline: ...
+
+    assert len({number_of(Pipeline()) for _ in range(100)}) == 100
+    kept = Pipeline()
+    assert number_of(kept) == number_of(kept)
+    assert number_of([]) > 0
 
 
 # ---------------------------------------------------------------------------------------------- pickles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import diffusers
@@ -16,6 +17,7 @@ from tests import tiny
 from tests.engine.test_forecast_model import EVERY, counted
 from tests.families.test_pipelines import _controlled, _picture
 from tomadiff import Forecast
+from tomadiff.errors import PatchError
 
 STEPS = 8
 COMPUTED = 5  # of them, by EVERY
@@ -117,6 +119,38 @@ def test_another_image_after_an_interrupt() -> None:
     with tomadiff.apply(one.pipe, forecast=EVERY):
         generate(one, callback_on_step_end=stop)
         assert torch.equal(generate(one), expected)
+
+
+def test_another_thread_does_not_touch_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between a ControlNet that was left out and a denoiser that is computed after all."""
+    from tomadiff.engine.controlnet import ForecastControl
+
+    def change(pipe: Any, step: int, _: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        if step == 2:
+            pipe._cross_attention_kwargs = {"scale": 1.0}
+        return inputs
+
+    one, every = unet(), Forecast(steps=(0, 1, 2, 5, 7))
+    other = tiny.Tiny(type(one.pipe).from_pipe(one.pipe, scheduler=copy.copy(one.pipe.scheduler)), one.settings)
+    expected = without(one, every, callback_on_step_end=change)
+    stand_in, refused = ForecastControl._stand_in, list[Exception]()
+
+    def intrude() -> None:
+        with pytest.raises(PatchError, match="another thread") as caught:
+            generate(other)
+        refused.append(caught.value)
+
+    def interrupted(self: Any, call: Any) -> Any:
+        empty = stand_in(self, call)
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+        return empty
+
+    monkeypatch.setattr(ForecastControl, "_stand_in", interrupted)
+    with tomadiff.apply(one.pipe, forecast=every):
+        assert torch.equal(generate(one, callback_on_step_end=change), expected)
+    assert len(refused) == 3
 
 
 def test_copies_compute_it_and_pickles_are_plain() -> None:

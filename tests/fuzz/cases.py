@@ -5,28 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import diffusers
-import torch
 from hypothesis import strategies as st
 
-from tests import tiny
-from tests.tiny import Tiny
+from tests.fuzz.models import DTYPES, FAMILIES, MODULAR, ONE_IMAGE
 from tomadiff.methods.registry import CATALOGUE
 
 SIZES = (64, 32, 48, 80, 96)
 STEPS = (3, 1, 2, 4, 5)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 METHODS = tuple(CATALOGUE)
 RATIOS = (0.5, 0.0, 0.1, 0.25, 0.75, 0.9)
-SCHEDULES = ("default", "every step", "every 2 and 1", "from half", "last steps", "per level")
-FORECASTS = ("none", "every 2", "tolerance", "alone")
-FLOW = ("flux", "sd3", "wan")  # families whose pipelines need a flow scheduler
-UNKNOWN_TO = {  # families that diffusers itself cannot use a tool on
-    "LoRA": ("pixart",),
-    "compiled blocks": ("sd3", "pixart"),
-    "attention slicing": ("flux", "sd3", "pixart", "wan"),
+SCHEDULES = ("default", "every step", "every 2 and 1", "from half", "last steps", "per level", "reuse")
+SETTINGS: dict[str, dict[str, Any]] = {  # beside a ratio, of ToMA alone
+    "none": {},
+    "samples apart": {"share": "sample"},
+    "batch together": {"share": "batch"},
+    "blocks": {"span": "block"},
+    "levels": {"scope": "level"},
+    "shared quota": {"quota": "shared"},
+    "pseudo-inverse": {"unmerge": "pseudo-inverse"},
+    "budget": {"flops": 0.9},
 }
-CACHED = ("flux", "wan")  # families that diffusers' caches know
+FORECASTS = ("none", "every 2", "tolerance", "alone")
+DIFFUSION = ("sd15", "sdxl", "pixart", "sdxl with ControlNet")  # all other families need a flow scheduler
+KNOWN_TO = {  # families that diffusers itself can use a tool on, where those are few
+    "attention slicing": ("sd15", "sdxl", "sdxl with ControlNet"),
+    "first block cache": ("flux", "wan"),
+    "TaylorSeer": ("flux", "wan", "flux2_klein", "qwen_image21", "qwen_image21_without_cache"),
+}
+UNKNOWN_TO = {"LoRA": ("pixart", "krea2"), "compiled blocks": ("sd3", "pixart", "anima")}
+CACHES = ("first block cache", "TaylorSeer")
+NO_INTERRUPT = ("pixart", *MODULAR)  # their pipelines have no way to interrupt
 SCHEDULERS = (
     "own",
     "EulerDiscreteScheduler",
@@ -71,6 +79,7 @@ class Case:
     method: str = "toma"
     ratio: float = 0.5
     schedule: str = "default"
+    setting: str = "none"
     guard: bool = False
     forecast: str = "none"
     tool: str = "none"
@@ -85,36 +94,23 @@ class Case:
     @property
     def possible(self) -> bool:
         """Whether diffusers itself can do this without us."""
-        if self.scheduler != "own" and self.family in FLOW:
+        if self.scheduler != "own" and self.family not in DIFFUSION:
             return False
-        if self.tool in ("first block cache", "TaylorSeer") and self.family not in CACHED:
-            return False
-        if self.tool in ("first block cache", "TaylorSeer") and self.forecast != "none":
+        if self.tool in CACHES and self.forecast != "none":
             return False  # refused with an error, which a test of its own looks at
-        if self.family in UNKNOWN_TO.get(self.tool, ()):
+        if self.family not in KNOWN_TO.get(self.tool, FAMILIES) or self.family in UNKNOWN_TO.get(self.tool, ()):
             return False
         if self.event in ALONE and self.tool not in HARMLESS:
             return False
-        return not (self.event == "interrupt" and self.family == "pixart")  # its pipeline has no way to interrupt
-
-    def build(self) -> Tiny:
-        """The small pipeline, set up as the case says but not patched."""
-        built = tiny.build(self.family)
-        built.pipe.set_progress_bar_config(disable=True)
-        if self.scheduler != "own":
-            built.pipe.scheduler = getattr(diffusers, self.scheduler).from_config(built.pipe.scheduler.config)
-        built.pipe.to(DTYPES[self.dtype])
-        built.settings |= {"height": self.height, "width": self.width, "output_type": "latent"}
-        built.settings |= {"num_inference_steps": self.steps, "prompt": ["a fox", "two owls"][: self.images]}
-        if not self.guided:
-            built.settings["guidance_scale"] = 1.0
-        return built
+        if self.images > 1 and self.family in ONE_IMAGE:
+            return False
+        return not (self.event == "interrupt" and self.family in NO_INTERRUPT)
 
 
 def cases(tools: tuple[str, ...] = TOOLS, **fixed: Any) -> st.SearchStrategy[Case]:
     """All cases with one of ``tools``, or none as often as any; ``fixed`` fields have the values given."""
     choices: dict[str, st.SearchStrategy[Any]] = {
-        "family": st.sampled_from(sorted(tiny.FAMILIES, key=lambda name: name != "flux")),
+        "family": st.sampled_from(FAMILIES),
         "height": st.sampled_from(SIZES),
         "width": st.sampled_from(SIZES),
         "images": st.sampled_from((1, 2)),
@@ -125,6 +121,7 @@ def cases(tools: tuple[str, ...] = TOOLS, **fixed: Any) -> st.SearchStrategy[Cas
         "method": st.sampled_from(METHODS),
         "ratio": st.sampled_from(RATIOS),
         "schedule": st.sampled_from(SCHEDULES),
+        "setting": st.sampled_from(tuple(SETTINGS)),
         "guard": st.booleans(),
         "forecast": st.sampled_from(FORECASTS),
         "tool": st.just("none") | st.sampled_from(tools),
@@ -137,8 +134,12 @@ def cases(tools: tuple[str, ...] = TOOLS, **fixed: Any) -> st.SearchStrategy[Cas
 
 def _made_possible(case: Case) -> Case:
     """The nearest case that diffusers can run: throwing impossible ones away would waste half of the runs."""
-    if case.scheduler != "own" and case.family in FLOW:
+    if case.scheduler != "own" and case.family not in DIFFUSION:
         case = replace(case, scheduler="own")
+    if case.family in ONE_IMAGE:
+        case = replace(case, images=1)
+    if not case.method.startswith("toma"):
+        case = replace(case, setting="none")
     if not replace(case, event="nothing").possible:
         case = replace(case, tool="none")
     return case if case.possible else replace(case, event="nothing")

@@ -7,17 +7,18 @@ from hypothesis import Phase, given, settings
 
 from tests import tiny
 from tests.fuzz.cases import TOOLS, Case, cases
+from tests.fuzz.models import FAMILIES
 from tests.fuzz.promises import check
 
-RUNS = 7  # of each of the six families: 42
+RUNS, MORE = 2, 4  # of each family, and of those whose pipelines are whole: 46
 QUICK = tuple(tool for tool in TOOLS if tool != "compiled blocks")  # tests of compiling are elsewhere
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_promises_hold(family: str) -> None:
     """Hypothesis draws the same cases every time, and shrinks one that fails."""
 
-    @settings(max_examples=RUNS, phases=(Phase.generate, Phase.shrink))
+    @settings(max_examples=MORE if family in tiny.FAMILIES else RUNS, phases=(Phase.generate, Phase.shrink))
     @given(cases(QUICK, family=family))
     def run(case: Case) -> None:
         check(case)

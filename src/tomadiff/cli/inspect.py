@@ -32,7 +32,7 @@ Methods = Annotated[
 Ratio = Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Which image, or which landscape.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")]
-Landscape = Annotated[
+SyntheticImage = Annotated[
     bool, typer.Option("--landscape", help="No model: show how methods move the tokens of a painted landscape.")
 ]
 
@@ -47,7 +47,7 @@ def inspect(
     size: options.Size = None,
     guidance: options.Guidance = None,
     out: Out = Path("inspect"),
-    landscape: Landscape = False,
+    landscape: SyntheticImage = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from tomadiff.engine.components import take_off
-from tomadiff.engine.driver import find_driver
+from tomadiff.engine.driver import OneAtATime, find_driver
 from tomadiff.engine.forecast import MARK as FORECAST
 from tomadiff.engine.forecast import ForecastModel, form_of, require_no_cache, time_of
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
@@ -43,7 +43,7 @@ class ForecastControl:
     def __init__(self, model: nn.Module, forecast: ForecastModel) -> None:
         self.outer, self.model = model, unwrap(model)
         self._forecast: weakref.ref[ForecastModel] | None = weakref.ref(forecast)
-        self._clock = Clock()
+        self._clock, self._threads = Clock(), OneAtATime()
         self._begin(None)
 
     def _begin(self, generation: int | None) -> None:
@@ -84,7 +84,7 @@ class ForecastControl:
     def __deepcopy__(self, memo: dict[int, Any]) -> ForecastControl:
         """Another ControlNet belongs to another denoiser, or to none yet."""
         memo[id(self)] = copied = object.__new__(type(self))
-        copied._forecast, copied._clock = None, Clock()
+        copied._forecast, copied._clock, copied._threads = None, Clock(), OneAtATime()
         copied._begin(None)
         copied.outer, copied.model, copied._around = copy.deepcopy((self.outer, self.model, self._around), memo)
         return copied
@@ -93,7 +93,7 @@ class ForecastControl:
     def _call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """In place of a call of the ControlNet."""
         forecast, driver = self._forecast() if self._forecast is not None else None, find_driver()
-        if forecast is None or driver.scheduler is None:
+        if forecast is None or driver.scheduler is None or not self._threads.admit(driver):
             return call(*args, **kwargs)
         info = self._clock.step_info(time_of(self.model, args, kwargs), driver.scheduler, driver.pipeline)
         if info.generation != self._generation:

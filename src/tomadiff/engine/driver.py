@@ -12,7 +12,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from itertools import count
+from types import CodeType, FrameType
 from typing import Any
 
 from tomadiff.errors import PatchError
@@ -20,6 +21,8 @@ from tomadiff.steps.clock import is_in_use
 
 _NAMES = ("self", "components")  # what pipelines, and the blocks of modular ones, call the pipeline in their code
 _LOOP_STATE = "block_state"  # what blocks of modular pipelines call the state of their loop
+_NUMBERS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of pipelines
+_COUNT = count(1)
 _BETWEEN = (  # modules whose code lies between a loop and the model that it calls
     "torch.",
     "accelerate.",
@@ -40,28 +43,37 @@ class Driver:
         scheduler: of the pipeline at work, at this moment (it may be exchanged); ``None`` in a loop of one's own.
         loop_state: what lives as long as the denoising loop of a modular pipeline.
         pipeline: number of the pipeline at work; 0 in a loop of one's own.
-        frame: number of the frame that made the call.
+        frame: the function that made the call, and the number of its frame; once that is over, a number may be that
+            of another frame, but hardly of the same function's.
     """
 
     scheduler: Any = None
     loop_state: Any = None
     pipeline: int = 0
-    frame: int = 0
+    frame: tuple[CodeType, int] | None = None
 
 
 def find_driver() -> Driver:
     """Who is calling now."""
-    caller = 0
+    caller = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith(_BETWEEN):
-            caller = caller or id(frame)
+            caller = caller or (frame.f_code, id(frame))
             pipeline = _pipeline_of(frame)
             if pipeline is not None:
                 loop_state = frame.f_locals.get(_LOOP_STATE)
-                return Driver(_scheduler_of(pipeline), loop_state, id(pipeline), caller)
+                return Driver(_scheduler_of(pipeline), loop_state, number_of(pipeline), caller)
         frame = frame.f_back
     return Driver(frame=caller)
+
+
+def number_of(pipeline: Any) -> int:
+    """A number that no other pipeline ever has: an id is another object's once the first one is gone."""
+    try:
+        return _NUMBERS.setdefault(pipeline, next(_COUNT))
+    except TypeError:  # nothing can refer to it weakly, or tell it from others
+        return id(pipeline)
 
 
 def _pipeline_of(frame: FrameType) -> Any:
@@ -92,15 +104,21 @@ class OneAtATime:
 
     def enter(self, driver: Driver) -> None:
         """Register a call of this thread; raise if another one is in the middle of an image."""
+        if not self.admit(driver):
+            raise PatchError(
+                "This model is generating an image on another thread, and a patched model generates one image at a "
+                "time. Let one thread wait for the other, or give each a model of its own: copy.deepcopy(pipe) "
+                "copies the patch too."
+            )
+
+    def admit(self, driver: Driver) -> bool:
+        """Register a call of this thread, unless another one is in the middle of an image."""
         me = threading.get_ident()
         with self._lock:
             if self._thread not in (None, me) and self._is_at_work():
-                raise PatchError(
-                    "This model is generating an image on another thread, and a patched model generates one image at a "
-                    "time. Let one thread wait for the other, or give each a model of its own: copy.deepcopy(pipe) "
-                    "copies the patch too."
-                )
+                return False
             self._thread, self._last = me, Driver(pipeline=driver.pipeline, frame=driver.frame)
+            return True
 
     def is_mine(self) -> bool:
         """Whether the last call came from this thread."""
@@ -110,9 +128,10 @@ class OneAtATime:
         """Whether the last call, or the pipeline that made it, is still on the stack of its thread."""
         frame = sys._current_frames().get(self._thread or 0)
         while frame is not None:
-            if id(frame) == self._last.frame:
+            if (frame.f_code, id(frame)) == self._last.frame:
                 return True
-            if self._last.pipeline and id(_pipeline_of(frame)) == self._last.pipeline:
+            pipeline = _pipeline_of(frame) if self._last.pipeline else None
+            if pipeline is not None and number_of(pipeline) == self._last.pipeline:
                 return True
             frame = frame.f_back
         return False
