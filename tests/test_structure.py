@@ -32,7 +32,6 @@ CALLED_BY_OTHERS = {
     "_loop": "a weak reference that is kept for its callback",
     "_root": "a hook that is stopped by the name of its attribute",
     "note_of": "users, to read how an image was generated",
-    "pipelines": "people who read a family's file",
     "unregister": "users, who register a family of their own",
 }
 REGISTERS = ["@app.command*", "@register_flop_formula*", "@*.register_fake"]

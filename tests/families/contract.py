@@ -57,6 +57,10 @@ class FamilyContract:
         """``arguments`` of a site with rotary rows of the ``(B, K)`` kept tokens; ``tokens`` is its full length."""
         return arguments
 
+    def merged_again(self, arguments: dict[str, Any], merge: Tensor) -> dict[str, Any]:
+        """Arguments of a site with those merged that hold the same tokens once more."""
+        return arguments
+
     # ------------------------------------------------------------------------------------------ 1. nothing to merge
     def test_ratio_zero_is_bit_exact(self) -> None:
         model, inputs = self.model(), self.inputs(*self.sizes[0])
@@ -138,6 +142,7 @@ class FamilyContract:
         merge, unmerge = dense(call.plan, call.tokens, self.head(call.module))
         merged = merge @ call.tokens
         args, kwargs = self.pick_rows(call.arguments, kept_rows(call.plan), call.tokens.shape[1])
+        kwargs = self.merged_again(kwargs, merge)
         with torch.no_grad():
             outputs = as_tuple(type(call.module).forward(call.module, merged, *args, **kwargs))
         if call.kind == "block":
@@ -172,15 +177,20 @@ class FamilyContract:
         seen: dict[str, Tensor] = {}
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-            seen["x"], rest = first_argument(args, kwargs)
+            given, rest = first_argument(args, kwargs)
+            seen["x"] = samples_first(call.site, given)
+            if seen["x"].shape != call.tokens.shape:  # the text, in a module that serves both
+                return args, kwargs
             seen["m"] = merge @ seen["x"]
             args, kwargs = self.pick_rows(rest, kept_rows(call.raster_plan), seen["x"].shape[1])
-            return (seen["m"], *args), kwargs
+            return (seen["m"], *args), self.merged_again(kwargs, merge)
 
         def change(out: Tensor | None) -> Tensor | None:
-            if out is None or out.shape[1] != seen["m"].shape[1]:
+            if out is None or seen["x"].shape != call.tokens.shape or out.shape[1] != seen["m"].shape[1]:
                 return out
-            return seen["x"] + unmerge @ (out - seen["m"]) if call.kind == "block" else unmerge @ out
+            if call.kind == "block":
+                return seen["x"] + unmerge @ (out - seen["m"])
+            return samples_first(call.site, unmerge @ out)
 
         def after(_: nn.Module, __: Any, output: Any) -> Any:
             return change(output) if isinstance(output, Tensor) else tuple(map(change, output))
@@ -233,8 +243,9 @@ class FamilyContract:
             patch.step(0)
             first = self.run(model, **inputs)
             patch.step(1)
-            for module, _ in sites(model):
-                stack.enter_context(breaking(module))
+            for module, site in sites(model):
+                if not site.serves_text:  # text is computed at every step
+                    stack.enter_context(breaking(module))
             torch.testing.assert_close(self.run(model, **inputs), first, rtol=1e-4, atol=1e-4)
 
     # ------------------------------------------------------------------------------------------ copies
@@ -278,12 +289,22 @@ class SiteCall:
     """
 
     module: nn.Module
-    kind: str
+    site: Site
     plan: MergePlan
     raster_plan: MergePlan
     tokens: Tensor
     arguments: Arguments
     outputs: tuple[Tensor, ...]
+
+    @property
+    def kind(self) -> str:
+        """What the module computes."""
+        return self.site.kind
+
+
+def samples_first(site: Site, tokens: Tensor) -> Tensor:
+    """Tokens of a call as ``(B, N, C)``, and back."""
+    return tokens.transpose(0, 1) if site.tokens_first else tokens
 
 
 def sites(model: nn.Module) -> list[tuple[nn.Module, Site]]:
@@ -298,9 +319,11 @@ def recorded(model: nn.Module, call: Callable[[], Any]) -> list[SiteCall]:
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         site = module.__dict__[DATA]
         tokens, rest = first_argument(args, kwargs)
-        outputs = tuple(out.clone() for out in as_tuple(output))
+        outputs = tuple(samples_first(site, out).clone() for out in as_tuple(output))
         plan, raster_plan = copy.copy(site.group.plan), site.group.last
-        calls.append(SiteCall(module, site.kind, plan, raster_plan, tokens.clone(), rest, outputs))
+        tokens = samples_first(site, tokens).clone()
+        if not site.serves_text or site.fits(tokens):
+            calls.append(SiteCall(module, site, plan, raster_plan, tokens, rest, outputs))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module, _ in sites(model)]
     call()

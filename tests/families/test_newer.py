@@ -75,9 +75,9 @@ class NewerContract(FamilyContract):
     def _picked(self, value: Any, rows: Tensor, axis: int) -> Any:
         if isinstance(value, tuple):
             return tuple(self._picked(one, rows, axis) for one in value)
-        if value.shape[axis] == 1:
+        length = value.shape[axis] if value.dim() > axis else 0
+        if length < self.grid:  # one row serves all tokens, or it is another argument
             return value
-        length = value.shape[axis]
         head = self.before(length)
         kept = [torch.cat([torch.arange(head), head + own, torch.arange(head + self.grid, length)]) for own in rows]
         if axis == 0:

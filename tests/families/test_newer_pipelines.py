@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -21,8 +24,13 @@ def test_pipeline_merges_and_is_restored(name: str) -> None:
         rng = torch.Generator().manual_seed(0)
         return newer_pipelines.latents_of(built.pipe(generator=rng, **built.settings))
 
+    check_merges_and_is_restored(built.pipe, generate)
+
+
+def check_merges_and_is_restored(pipe: Any, generate: Callable[[], Tensor]) -> None:
+    """Every plan is used, nothing is left out, and every image is the same again; without a patch, the old one."""
     plain = generate()
-    with tomadiff.apply(built.pipe, 0.5) as patch:
+    with tomadiff.apply(pipe, 0.5) as patch:
         merged = generate()
         assert torch.equal(generate(), merged), "a second image starts afresh"
         report = patch.report().models[0]

@@ -86,3 +86,11 @@ def test_tokens_must_fit(shape: tuple[int, ...]) -> None:
         ToMA.tile(0.5).plan(torch.ones(1, 16, 4, dtype=torch.long), Grid(4, 4))
     with pytest.raises(SettingError, match="passes"):
         ToMA.tile(0.5).plan(torch.randn(1, 16, 4), Grid(4, 4), passes=0)
+
+
+@pytest.mark.parametrize("name", ["regions", "attention_regions"])
+def test_regions_that_no_gpu_can_hold_say_what_to_take(name: str) -> None:
+    """An image of 4096² pixels has 65,536 tokens in the newest models."""
+    with pytest.raises(SettingError, match=r"65536 tokens.*Tiles\(4\)"):
+        ToMA(0.5, **{name: Whole()}).plan(torch.empty(1, 65536, 1), Grid(256, 256))
+    assert ToMA(0.5).plan(torch.rand(1, 65536, 1), Grid(256, 256)).kept == 32768

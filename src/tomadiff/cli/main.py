@@ -13,6 +13,7 @@ from tomadiff.cli.errors import Commands
 from tomadiff.cli.eval import evaluate
 from tomadiff.cli.generate import generate
 from tomadiff.cli.inspect import inspect
+from tomadiff.cli.models import models
 from tomadiff.cli.paper import paper
 from tomadiff.cli.report import report
 from tomadiff.cli.tune import tune
@@ -30,6 +31,7 @@ app.command("tune")(tune)
 app.command("web")(web)
 app.command("paper")(paper)
 app.command("calibrate")(calibrate)
+app.command("models")(models)
 
 
 def main() -> None:

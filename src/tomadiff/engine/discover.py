@@ -27,15 +27,16 @@ class Wrapped:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OF_BLOCK = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole")
-_OF_OP = ("rotary", "outputs", "joint", "key_bias", "sequence", "mask", "rows", "again", "whole", "serves_text")
+_OF_BOTH = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole")
+_OF_BLOCK = (*_OF_BOTH, "second")
+_OF_OP = (*_OF_BOTH, "joint", "again", "serves_text", "tokens_first")
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
     """The whole block, or the ops that are there and switched on, in the order they run."""
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
-    elif method.span == "block" or not described.ops:
+    elif not described.only_ops and (method.span == "block" or not described.ops):
         yield Wrapped(block, "block", "", _facts(described, _OF_BLOCK))
     else:
         if method.plans_from == "block":

@@ -16,13 +16,15 @@ from tomadiff.engine.site import Site
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``unmerge(op(merge(x)))`` for attention and feed-forward; text and other inputs pass as they are."""
     site: Site = getattr(self, DATA)
-    if not ready_to_merge(site, hidden_states, args, kwargs):
+    given = hidden_states.transpose(0, 1) if site.tokens_first else hidden_states
+    if not ready_to_merge(site, given, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site, hidden_states, args, kwargs)
-    head, merged = site.head, site.group.merge(hidden_states, site.head)
+    args, kwargs = for_merged(site, given, args, kwargs)
+    head, merged = site.head, site.group.merge(given, site.head)
 
     def unmerged(tokens: Tensor) -> Tensor:
-        return site.group.unmerge(tokens, head)
+        whole = site.group.unmerge(tokens, head)
+        return whole.transpose(0, 1) if site.tokens_first else whole
 
     return _map_outputs(site, _computed(site, self, merged, args, kwargs), unmerged)
 

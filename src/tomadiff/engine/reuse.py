@@ -30,11 +30,11 @@ def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any
 def reusing_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """As :func:`merged_block` at some steps of a run; at the others, what the block added last in the same pass.
 
-    A block that also returns the text adds to that as well.
+    A block that also returns the text (or audio) adds to that as well.
     """
     site: Site = getattr(self, DATA)
     group = site.group
-    text: Any = kwargs.get("encoder_hidden_states", args[0] if args else None)
+    text: Any = kwargs.get(site.second, args[0] if args else None)
     if group.reuses:
         added = site.last.get(group.pass_index)
         if added is not None and _goes_on(site, added, hidden_states, text):

@@ -37,6 +37,8 @@ class Site:
         again: arguments that hold the same tokens.
         whole: an argument that belongs to the whole batch.
         serves_text: whether it is called with the text in turn.
+        tokens_first: whether tokens come before samples.
+        second: what the other item of a block's result continues.
         inner: set by :func:`tomadiff.engine.hooks.inject`.
         last: what it gave last, by pass of the step, for those who reuse it.
         profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
@@ -60,6 +62,8 @@ class Site:
     again: tuple[str, ...] = ()
     whole: str = ""
     serves_text: bool = False
+    tokens_first: bool = False
+    second: str = "encoder_hidden_states"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""

@@ -74,6 +74,7 @@ class Op:
         whole: an argument that belongs to the whole batch, such as a cache; where it is given, samples that would have
             to run one by one stay unmerged.
         serves_text: whether the same module is called with the text in turn.
+        tokens_first: whether tokens come before samples, ``(N, B, C)``; for feed-forward alone.
     """
 
     path: str
@@ -88,6 +89,13 @@ class Op:
     again: tuple[str, ...] = ()
     whole: str = ""
     serves_text: bool = False
+    tokens_first: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it computes, for people."""
+        among = "joint attention" if self.joint or self.sequence else "self-attention"
+        return {"attention": among, "cross_attention": "cross-attention", "feed_forward": "feed-forward"}[self.kind]
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class Block:
         key_bias: how the whole block takes a bias of its attention's keys, if it does.
         sequence: which of :attr:`TokenLayout.sequences` the block is given.
         mask, rows, whole: as of an op.
+        only_ops: whether the whole block cannot be wrapped: its ops are, where whole blocks are asked for.
+        second: the argument that the other item continues, where the block returns two.
     """
 
     name: str
@@ -115,6 +125,8 @@ class Block:
     mask: Mask | Literal["text"] | None = None
     rows: tuple[Rows, ...] = ()
     whole: str = ""
+    only_ops: bool = False
+    second: str = "encoder_hidden_states"
 
 
 @dataclass(frozen=True)
@@ -230,7 +242,7 @@ class Family:
         blocks: the classes of its blocks.
         stacks: finds the blocks of a model, in the order they run.
         token_layout: finds the grids of a call.
-        pipelines: some pipelines that use it, for documentation.
+        pipelines: some pipelines that use it.
         skip: share of first blocks that stay unmerged by default.
         share: where rotary tables have no batch axis; samples with destinations of their own then run one by one.
         defaults: settings that suit the family, for methods that have them and leave them open.
@@ -241,7 +253,7 @@ class Family:
         reads: arguments whose values the layout is read from, once for each tensor: reading waits for the GPU.
         image: name of the argument that is denoised, where it is neither ``sample`` nor ``hidden_states``.
         timestep: name of the argument that holds the time.
-        note: what a user should know.
+        note: what stays unmerged, and when.
     """
 
     name: str
@@ -260,6 +272,13 @@ class Family:
     image: str = ""
     timestep: str = "timestep"
     note: str = ""
+
+    @property
+    def merges(self) -> str:
+        """What merges, in words."""
+        ops = [op.words for block in self.blocks for op in block.ops]
+        whole = [f"{block.name} as a whole" for block in self.blocks if not block.ops]
+        return ", ".join(dict.fromkeys(ops + whole))
 
     def block(self, module: nn.Module) -> Block | None:
         """What is known about a block, by its class or a class it derives from."""

@@ -16,7 +16,7 @@ def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
     if not isinstance(ids, Tensor):
         return None
     ids = (ids[0] if ids.dim() == 3 else ids).detach()
-    own = int((ids[:, 0] == 0).sum())
+    own = int((ids[:, 0] == ids[0, 0]).sum())
     grid = grid_of(ids[:own, 1], ids[:own, 2])
     return None if grid is None else TokenLayout.flat(grid, tail=len(ids) - own)
 
@@ -63,5 +63,5 @@ FAMILY = Family(
     defaults={"quota": "shared", "proportional": True},  # see docs/method.md
     bias_backends=("native", "_native_efficient", "_native_math", "flex", "xformers"),  # Flash and Sage take no mask
     reads=("img_ids",),
-    note="reference tokens of Kontext stay unmerged",
+    note="text and reference images (Kontext) stay unmerged; so do the first 10 of 57 blocks by default",
 )

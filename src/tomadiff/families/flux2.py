@@ -57,5 +57,5 @@ FAMILY = Family(
     pipelines=("Flux2Pipeline", "Flux2KleinPipeline", "Flux2KleinKVPipeline", "Flux2KleinInpaintPipeline"),
     share="batch",
     reads=("img_ids",),
-    note="reference images and their K/V cache stay unmerged",
+    note="text, reference images and their K/V cache stay unmerged",
 )

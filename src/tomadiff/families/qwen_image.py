@@ -37,5 +37,5 @@ FAMILY = Family(
     token_layout=token_layout,
     pipelines=("QwenImagePipeline", "QwenImageEditPipeline"),
     share="batch",
-    note="images to edit from stay unmerged",
+    note="text and images to edit from stay unmerged",
 )

@@ -22,15 +22,17 @@ def _collected() -> dict[str, Family]:
 
 _FAMILIES = _collected()
 
-# Known to us, and not worth merging or not able to: better said than discovered.
-_CANNOT_PROFIT = {
+CANNOT_PROFIT = {
     "SanaTransformer2DModel": "its attention is linear in the number of tokens, and its feed-forward convolves over "
     "the grid, which merged tokens do not have",
     "SanaVideoTransformer3DModel": "its attention is linear in the number of tokens, and its feed-forward convolves "
     "over the grid, which merged tokens do not have",
+    "SanaWMTransformer3DModel": "its attention is linear in the number of tokens, and its feed-forward convolves over "
+    "the grid, which merged tokens do not have",
     "UNet2DModel": "it has no transformer blocks",
     "StableCascadeUNet": "it works on a few hundred tokens, where merging costs more than it saves",
 }
+"""Models that are known, and not worth merging or not able to: better said than discovered."""
 
 
 def register(family: Family, *, replace: bool = False) -> None:
@@ -62,8 +64,8 @@ def family_of(model: nn.Module) -> Family:
     if family is not None:
         return family
     name = type(model).__name__
-    if name in _CANNOT_PROFIT:
-        raise UnsupportedModelError(f"{name} cannot profit from merging: {_CANNOT_PROFIT[name]}.")
+    if name in CANNOT_PROFIT:
+        raise UnsupportedModelError(f"{name} cannot profit from merging: {CANNOT_PROFIT[name]}.")
     raise UnsupportedModelError(f"{name} is not a model that tomadiff knows. {describe_supported()}")
 
 

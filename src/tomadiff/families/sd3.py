@@ -23,4 +23,5 @@ FAMILY = Family(
     stacks=stacks_named("transformer_blocks"),
     token_layout=patched_layout,
     pipelines=("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline", "StableDiffusion3ControlNetPipeline"),
+    note="text stays unmerged",
 )

@@ -1,4 +1,5 @@
-"""Wan 2.1 and 2.2: video, one grid of frames × height × width; regions never cross frames."""
+"""Wan 2.1 and 2.2 and models made of its blocks: video, one grid of frames × height × width; regions never cross
+frames."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ def token_layout(model: Any, call: ModelCall) -> TokenLayout:
 FAMILY = Family(
     name="wan",
     title="Wan",
-    models=("WanTransformer3DModel",),
+    models=(
+        "WanTransformer3DModel",
+        "WanVACETransformer3DModel",
+        "WanAnimateTransformer3DModel",
+        "ChronoEditTransformer3DModel",
+    ),
     blocks=(
         Block(
             "WanTransformerBlock",
@@ -33,5 +39,13 @@ FAMILY = Family(
     ),
     stacks=stacks_named("blocks"),
     token_layout=token_layout,
-    pipelines=("WanPipeline", "WanImageToVideoPipeline"),
+    pipelines=(
+        "WanPipeline",
+        "WanImageToVideoPipeline",
+        "WanVideoToVideoPipeline",
+        "WanVACEPipeline",
+        "WanAnimatePipeline",
+        "ChronoEditPipeline",
+    ),
+    note="VACE's blocks for its control video and Animate's for faces stay unmerged",
 )

@@ -44,5 +44,5 @@ FAMILY = Family(
     pipelines=("ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline", "ZImageControlNetPipeline"),
     image="x",
     timestep="t",
-    note="the two refiner blocks of the image stay unmerged; so do calls with reference images (omni)",
+    note="text and the refiner blocks stay unmerged; so do calls with reference images (omni)",
 )

@@ -36,6 +36,7 @@ _WITH_KERNELS = {
 }
 
 _BLIND = ("random", "strided", "kmeans")  # selectors that do not say what a token is worth
+_MOST_NUMBERS = 2**30  # in the matrix of one plan and sample: whole grids of up to 46,000 tokens at ratio .5
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ class ToMA(Method):
             return MergePlan.identity(grid, dtype=tokens.dtype, device=tokens.device)
         selector = self._selector(generator, grid)
         layout = self.regions.layout(grid, tokens.device)
+        _require_memory(layout if self._is_local else (self.attention_regions or self.regions).layout(grid), ratio)
         with torch.no_grad():
             if self._plans_at_once(tokens, layout):
                 groups = group_count(tokens.shape[0], self.share, passes)
@@ -233,6 +235,16 @@ class ToMA(Method):
 
     def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
         return weigh(tokens, chosen, self.unmerge, seen, self.kernels)
+
+
+def _require_memory(layout: Layout, ratio: float) -> None:
+    """A plan holds a matrix of destinations by tokens for every region, which of a large region no GPU can hold."""
+    numbers = (1 - ratio) * layout.regions * layout.length**2
+    if numbers > _MOST_NUMBERS:
+        raise SettingError(
+            f"Regions of {layout.length} tokens would make plans of {numbers / 2**29:.1f} GiB in half precision on a "
+            f"{layout.grid} grid; take smaller ones, such as Tiles(4), Stripes(64) or Tiles(count=16)."
+        )
 
 
 def _require_tokens(tokens: Tensor, grid: Grid) -> None:

@@ -7,40 +7,17 @@ and for nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tomadiff.errors import SettingError, require_choice, require_count
+from tomadiff.evaluation.timing.architecture import Architecture, Noise
+from tomadiff.evaluation.timing.newer_architectures import NEWER
 
 Device = torch.device | str
-Noise = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One published denoiser.
-
-    Attributes:
-        title: what people call it.
-        model: name of its class in diffusers.
-        config: what the class is built with.
-        depths: settings that count transformer blocks, which a reduced depth limits.
-        size: side in pixels of the images it was trained for.
-        step: sides must be multiples of this many pixels.
-        inputs: makes the arguments of one call from ``noise(*shape)``, the side in latents, and the batch.
-    """
-
-    title: str
-    model: str
-    config: dict[str, Any] = field(repr=False)
-    depths: tuple[str, ...] = field(repr=False)
-    size: int
-    step: int
-    inputs: Callable[[Noise, int, int], dict[str, Any]] = field(repr=False)
 
 
 def build(name: str, device: Device = "meta", depth: int | None = None, dtype: torch.dtype = torch.float32) -> Any:
@@ -238,5 +215,5 @@ ARCHITECTURES: dict[str, Architecture] = {
         "Stable Diffusion 1.5", "UNet2DConditionModel", _SD15, ("transformer_layers_per_block",), 512, 64, _sd15_inputs
     ),
     "pixart": Architecture("PixArt-Σ", "PixArtTransformer2DModel", _PIXART, ("num_layers",), 1024, 16, _pixart_inputs),
-}
+} | NEWER
 """By the name that the command line uses."""

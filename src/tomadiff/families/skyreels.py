@@ -1,0 +1,31 @@
+"""SkyReels-V2: Wan's layers; with a time of its own for every frame, and a mask between blocks of frames."""
+
+from __future__ import annotations
+
+from tomadiff.families.base import Block, Family, Mask, Op, Rotary, Rows, stacks_named
+from tomadiff.families.wan import token_layout
+
+ROTARY = Rotary("rotary_emb", position=2, axis=1)
+
+FAMILY = Family(
+    name="skyreels",
+    title="SkyReels-V2",
+    models=("SkyReelsV2Transformer3DModel",),
+    blocks=(
+        Block(
+            "SkyReelsV2TransformerBlock",
+            ops=(
+                Op("attn1", "attention", ROTARY, mask=Mask("attention_mask", position=1, square=True)),
+                Op("attn2", "cross_attention"),
+                Op("ffn", "feed_forward"),
+            ),
+            rotary=ROTARY,
+            mask=Mask("attention_mask", position=3, square=True),
+            rows=(Rows("temb", position=1, axis=2, dims=4),),
+        ),
+    ),
+    stacks=stacks_named("blocks"),
+    token_layout=token_layout,
+    pipelines=("SkyReelsV2Pipeline", "SkyReelsV2ImageToVideoPipeline", "SkyReelsV2DiffusionForcingPipeline"),
+    note="regions by tiles never cross frames, which may have times of their own",
+)
