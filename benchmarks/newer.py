@@ -18,11 +18,9 @@ from benchmarks.predictions import PAGE as PREDICTIONS_PAGE
 from benchmarks.rows import where
 from benchmarks.speed import RATIOS, ROOT, Case
 from tomadiff import ToMA, kernels
-from tomadiff.cost import GPUS
-from tomadiff.evaluation.runs.flops import count_limit
+from tomadiff.cost import GPUS, trace
 from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES
-from tomadiff.evaluation.timing.prediction import window
 
 RESULTS = ROOT / "benchmarks" / "results" / "newer.csv"
 BEGIN, END = "<!-- newer: written by python -m benchmarks.newer -->", "<!-- newer: end -->"
@@ -43,24 +41,26 @@ sample; GPUs that run tomadiff's kernels."""
 def measured(case: Case) -> list[Row]:
     """The unmerged model, and merging at every ratio."""
     step = case.step("meta")
-    unmerged = window(step.target, step.inputs, None)
+    (plain,) = step.parts(None)
+    unmerged = trace(plain.call)
     rows = []
     for ratio in RATIOS:
-        with kernels.assumed(True):
-            merged = window(step.target, step.inputs, ToMA(ratio, skip=0))
-        limit = count_limit(step.target, step.inputs, ratio, skip=0)
+        with kernels.assumed(True), tomadiff.apply(step.target, ToMA(ratio, skip=0), guard=False) as patch:
+            step.warm(patch)
+            (part,) = step.parts(patch)  # plans are new at every step
+            merged = trace(part.call)
+            held = sum(plan.nbytes for _, plan in patch.plans())
         faster = {
-            name: f"{unmerged.seconds(machine) / merged.seconds(machine):.3f}" for name, machine in MACHINES.items()
+            name: f"{machine.seconds(unmerged) / machine.seconds(merged):.3f}" for name, machine in MACHINES.items()
         }
         rows.append(
             {
                 **case.columns,
                 "ratio": f"{ratio:g}",
-                "unmerged_tflop": f"{unmerged.mean.flops / 1e12:.2f}",
-                "share": f"{merged.mean.flops / unmerged.mean.flops:.4f}",
-                "limit": f"{limit / unmerged.mean.flops:.4f}",
-                "held_bytes": str(held(case, ratio)),
-                "peak_bytes": str(unmerged.mean.peak),
+                "unmerged_tflop": f"{unmerged.flops / 1e12:.2f}",
+                "share": f"{merged.flops / unmerged.flops:.4f}",
+                "held_bytes": str(held),
+                "peak_bytes": str(unmerged.peak),
                 **faster,
                 "torch": torch.__version__.partition("+")[0],
                 "diffusers": version("diffusers"),
@@ -68,15 +68,6 @@ def measured(case: Case) -> list[Row]:
             }
         )
     return rows
-
-
-def held(case: Case, ratio: float) -> int:
-    """Bytes of the plans after a call."""
-    step = case.step("meta")
-    with tomadiff.apply(step.target, ToMA(ratio, skip=0), guard=False) as patch, torch.no_grad():
-        patch.step(0)  # stated, because on the meta device a timestep cannot be read
-        step.target(**step.inputs)
-        return sum(plan.nbytes for _, plan in patch.plans())
 
 
 # ---------------------------------------------------------------------------------------------- for people
@@ -88,14 +79,14 @@ def title(case: Case) -> str:
 
 def flops_table(found: list[Row]) -> str:
     """Shares by model and ratio."""
-    lines = ["| model | TFLOP per call | .25 | .5 | .75 | limit at .5 | held at .5 |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    lines = ["| model | TFLOP per call | .25 | .5 | .75 | held at .5 |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     for case in CASES:
         own = [where(found, **case.columns, ratio=f"{ratio:g}")[0] for ratio in RATIOS]
         shares = " | ".join(f"{float(row['share']):.3f}" for row in own)
         kept, peak = int(own[1]["held_bytes"]), int(own[1]["peak_bytes"])
         lines.append(
-            f"| {title(case)} | {float(own[1]['unmerged_tflop']):.1f} | {shares} | {float(own[1]['limit']):.3f} | "
+            f"| {title(case)} | {float(own[1]['unmerged_tflop']):.1f} | {shares} | "
             f"{kept / 2**20:.0f} MiB, {kept / peak:.1%} |"
         )
     return "\n".join(lines)
