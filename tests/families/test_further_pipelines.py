@@ -164,7 +164,10 @@ def glm_image() -> Drawn:
 
 def ernie_image() -> Drawn:
     """Guidance in one batch, texts of unequal lengths."""
-    texts = {"prompt_embeds": [embeddings(1, TEXT, WIDTH)[0]], "negative_prompt_embeds": [embeddings(1, TEXT + 2, WIDTH)[0]]}
+    texts = {
+        "prompt_embeds": [embeddings(1, TEXT, WIDTH)[0]],
+        "negative_prompt_embeds": [embeddings(1, TEXT + 2, WIDTH)[0]],
+    }
     return usual("ErnieImagePipeline", newer.ernie_image(), {**texts, **SQUARE})
 
 
