@@ -18,21 +18,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tomadiff.kernels import LONGEST_PLANNED
-from tomadiff.kernels.programs import facility_location, local_plan, merge, merge_weights
+from tomadiff.kernels.programs import local_plan, merge
 
 ARCHITECTURES = (80, 86, 89, 90)
 """Compute capabilities: A100, RTX 3090 / A6000, RTX 4090 / RTX 6000 Ada, H100."""
 
 LENGTHS = (16, 64, 256)
 POINTERS = {  # what every pointer argument points at; None: the tokens' own dtype
-    "similarity": "fp32",
-    "cosine": "fp32",
     "mask": "i1",
     "index": "i64",
-    "indices": "i64",
     "places": "i64",
-    "gains": "fp32",
-    "best_out": "fp32",
     "near": "fp32",
     "worth": "fp32",
     "starts": "i64",
@@ -74,17 +69,12 @@ class Occupied:
 def programs(dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")) -> Iterator[Program]:
     """Every kernel for every region length, at ratio 0.5."""
     for length in LENGTHS:
-        kernel, sizes = facility_location.tuning(length)
-        yield _program("facility_location", length, "fp32", kernel, {"MASKED": True}, sizes)
         for dtype in dtypes:
             yield from _programs_of_tokens(length, dtype)
 
 
 def _programs_of_tokens(length: int, dtype: str) -> Iterator[Program]:
     kept, size = length // 2, 4 if dtype == "fp32" else 2
-    kernel, sizes = merge_weights.tuning(length, kept, size)
-    for name, given in (("merge_weights of cosines", False), ("merge_weights of tokens", True)):
-        yield _program(name, length, dtype, kernel, {"FROM_TOKENS": given}, sizes)
     if length <= LONGEST_PLANNED:
         for name, parts in LOCAL_PLAN.items():
             kernel, sizes = local_plan.tuning(length, size, weights=parts["WEIGHTS"])

@@ -43,7 +43,7 @@ Flux.1 would lose.
 - **Distances** are to the unmerged image: PSNR, SSIM and judge distance. Judge distance is 1 − cosine of emoji-judge's
   image features.
 - **FLOPs** are a share of the unmerged image's. They are counted for a whole image, with planning, text encoders and
-  decoder. FirstBlockCache and coverage targets cost what the image asks for, so theirs is the mean of eight images.
+  decoder. FirstBlockCache costs what the image asks for, so its share is the mean of eight images.
 - **Intervals** in brackets are 95 % confidence intervals of means, bootstrapped over prompts.
 - **Ratios of errors** are ratios of means over the same prompts and seeds, with paired intervals.
 - **Verdicts**: "held" means that the whole interval is within the bound, "within the interval" that the mean is.

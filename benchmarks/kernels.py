@@ -26,8 +26,6 @@ from benchmarks.ahead_of_time import ARCHITECTURES, occupied, programs
 from tomadiff import Grid, Tiles, ToMA
 from tomadiff.evaluation.runs.rows import write
 from tomadiff.kernels import LONGEST_PLANNED
-from tomadiff.merging.select import cosines, facility_location
-from tomadiff.merging.weights import weigh
 
 GRID, CHANNELS, BATCH, RATIO = Grid(64, 64), 640, 2, 0.5
 REGIONS = (Tiles(4), Tiles(8), Tiles(16))
@@ -76,12 +74,9 @@ def rows_on_gpu(dtype: torch.dtype = torch.float16) -> Iterator[Row]:
 
 def contests(cut: Tiles, tokens: Tensor) -> Iterator[tuple[str, Callable[[Any], object]]]:
     """Every kernel as a function of the way to do it, ``"torch"`` or ``"triton"``."""
-    plans = {way: ToMA.tile(RATIO, regions=cut, kernels=way).plan(tokens, GRID) for way in ("torch", "triton")}
-    layout, chosen, merged = plans["torch"].layout, plans["torch"].chosen, plans["torch"].merge(tokens)
-    similarity = (cosines(layout.split(tokens).flatten(0, 1))[0] + 1) / 2
-    count = plans["torch"].per_region
-    yield "facility_location", lambda way: facility_location(None, count, similarity=similarity, kernels=way)
-    yield "merge_weights of tokens", lambda way: weigh(tokens, chosen, kernels=way)
+    ways = {"torch": "torch", "triton": "auto"}  # plain torch plans for regions of more than 64 tokens
+    plans = {way: ToMA.tile(RATIO, regions=cut, kernels=own).plan(tokens, GRID) for way, own in ways.items()}
+    merged = plans["torch"].merge(tokens)
     if cut.side is not None and cut.side**2 <= LONGEST_PLANNED:
         yield "local_plan", lambda way: ToMA(RATIO, regions=cut, kernels=way).plan(tokens, GRID)
     yield "merge", lambda way: plans[way].merge(tokens)

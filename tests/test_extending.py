@@ -25,9 +25,7 @@ GRID = Grid(8, 8)
 
 def first(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """The first tokens of every region."""
-    indices = torch.arange(count).expand(similarity.shape[0], -1)
-    best = similarity[:, :count].amax(1)
-    return Selection(indices, torch.zeros(indices.shape), best, best.mean(-1))
+    return Selection(torch.arange(count).expand(similarity.shape[0], -1))
 
 
 def test_a_selector(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +34,8 @@ def test_a_selector(monkeypatch: pytest.MonkeyPatch) -> None:
     for selector in ("first", first):  # by name, or as a function
         plan = ToMA.tile(0.5, selector=selector).plan(tokens, GRID)
         assert plan.local_index[0, 0].tolist() == list(range(8))
+    with pytest.raises(SettingError, match="what a token is worth"):
+        ToMA.tile(0.5, selector=first, quota="shared").plan(tokens, GRID)
 
 
 def test_an_unmerge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,33 +7,13 @@ from statistics import median, quantiles
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PATHS = (  # folders, or single files
-    "README.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "docs/index.md",
-    "docs/method.md",
-    "docs/methods.md",
-    "docs/adding",
-    "docs/results",
-    "docs/results.md",
-    "docs/guide/evaluation.md",
-    "docs/guide/inspect.md",
-    "docs/guide/web.md",
-    "docs/guide/speed.md",
-    "docs/guide/pipelines.md",
-)
+from tests.test_words import PAGES, ROOT, files
+
 MEDIAN, P90 = 18, 32  # words of a sentence, at most
 
 _ASIDE = re.compile(r"\s*(\||#|!\[|<)")  # tables, headings, images, HTML
 _ITEM = re.compile(r"^\s*([-*]|\d+\.) ")
 _END = re.compile(r"[.!?]['\"”)*_]*\s+(?=[^a-z\s])")
-
-
-def files() -> list[Path]:
-    paths = (path for part in PATHS for path in (ROOT / part, *sorted((ROOT / part).rglob("*"))))
-    return [path for path in paths if path.suffix == ".md"]
 
 
 def paragraphs(page: str) -> list[str]:
@@ -57,7 +37,7 @@ def words(sentence: str) -> int:
     return sum(any(letter.isalnum() for letter in word) for word in sentence.split())
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", files(PAGES, ".md"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_sentences_are_short(path: Path) -> None:
     found = sentences(path.read_text(encoding="utf-8"))
     counts = [words(sentence) for sentence in found]

@@ -40,8 +40,14 @@ def choose(name: str, tokens: Tensor, seed: int) -> Selection:
     """As many destinations as there are clusters."""
     similarity = (cosines(tokens[None])[0] + 1) / 2
     if name == "random":
-        return random(similarity, len(SIZES), seed=seed)
+        return random(similarity, len(SIZES), generator=torch.Generator().manual_seed(seed))
     return SELECTORS[name](similarity, len(SIZES), None)
+
+
+def coverage(tokens: Tensor, chosen: Selection) -> float:
+    """Mean similarity of a token to its nearest destination."""
+    similarity = (cosines(tokens)[0] + 1) / 2
+    return float(similarity[:, chosen.indices[0]].amax(1).mean())
 
 
 def on_circle(centres: Tensor) -> Tensor:
@@ -84,7 +90,7 @@ def figure() -> Image.Image:
     for place, (name, title) in enumerate(PANELS.items()):
         left, chosen = MARGIN + place * (PANEL + GAP), choose(name, tokens, SEED)
         found = len(labels[chosen.indices[0]].unique())
-        note = f"{found} of {len(SIZES)} clusters, coverage {chosen.coverage.item():.3f}"
+        note = f"{found} of {len(SIZES)} clusters, coverage {coverage(tokens, chosen):.3f}"
         _write(canvas, left, MARGIN - 8, title, INK, 26)
         _write(canvas, left, MARGIN + 24, note, FAINT, 17)
         canvas.paste(panel(tokens, labels, centres, chosen), (left, MARGIN + HEADING))

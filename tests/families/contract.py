@@ -274,10 +274,7 @@ class Identity(Method):
 
 def first_ones(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """A selector that does not look."""
-    regions, length, _ = similarity.shape
-    zeros = torch.zeros(regions, count)
-    indices = torch.arange(count).expand(regions, -1).contiguous()
-    return Selection(indices, zeros, torch.zeros(regions, length), torch.zeros(regions))
+    return Selection(torch.arange(count).expand(len(similarity), -1).contiguous())
 
 
 # ---------------------------------------------------------------------------------------------- seeing what happens

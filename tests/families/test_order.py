@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tomadiff
 from tests import tiny
-from tomadiff import Stripes, Tiles, ToMA
+from tomadiff import Grid, Stripes, Tiles, ToMA, kernels
 from tomadiff.engine.hooks import DATA
 from tomadiff.families import unet as adapter
 
@@ -79,6 +79,15 @@ def test_regions_without_an_order_of_their_own_stay_in_raster_order(unet: nn.Mod
     with tomadiff.apply(unet, method):
         run(unet)
         assert orders(unet) == {False}
+
+
+def test_kernels_read_tokens_where_they_lie() -> None:
+    grid, meta = Grid(8, 8), torch.device("meta")
+    with kernels.assumed():
+        assert ToMA(0.5).token_order(grid, meta, torch.float16) is None
+        assert ToMA(0.5, kernels="torch").token_order(grid, meta, torch.float16) is not None
+        assert ToMA(0.5).token_order(grid, meta, torch.float64) is not None  # there is no kernel
+    assert ToMA(0.5).token_order(grid, meta, torch.float16) is not None
 
 
 def test_masks_and_unknown_attention_keep_raster_order(unet: nn.Module) -> None:

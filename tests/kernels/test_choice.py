@@ -10,8 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tomadiff import Grid, Tiles, ToMA, Whole, kernels
 from tomadiff.errors import SettingError
-from tomadiff.merging.select import facility_location
-from tomadiff.merging.weights import weigh
 
 GRID = Grid(7, 9)
 
@@ -81,21 +79,12 @@ def test_insisting_on_kernels_that_do_not_exist_is_refused_at_once(setting: dict
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(SettingError, match="choose one of 'auto', 'triton', 'torch'"):
         ToMA.tile(0.5, kernels="cuda")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="kernels='cuda'"):
-        facility_location(torch.randn(1, 16, 4), 2, kernels="cuda")  # type: ignore[arg-type]
 
 
-def test_settings_without_a_kernel_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_without_a_kernel_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_obstacle", lambda device: None)
-    tokens = torch.randn(1, 63, 4)
-    chosen = ToMA.tile(0.5).plan(tokens, GRID).chosen
-    for given in ({"unmerge": "pseudo-inverse"},):
-        with pytest.raises(SettingError, match=f"no kernel for {next(iter(given))}="):
-            weigh(tokens, chosen, kernels="triton", **given)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="no kernel for gradients"):
-        weigh(tokens.requires_grad_(), chosen, kernels="triton")
-    with pytest.raises(SettingError, match="no kernel for gradients"):
-        facility_location(tokens.requires_grad_(), 3, kernels="triton")
+    with pytest.raises(SettingError, match="no kernel for plans in regions of more than 64 tokens"):
+        ToMA(0.5, regions=Tiles(9), kernels="triton").plan(torch.randn(1, 81, 4), Grid(9, 9))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

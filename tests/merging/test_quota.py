@@ -14,7 +14,7 @@ from tomadiff import Grid, Stripes, Tiles, ToMA, Whole
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.merging.grid import Regions
 from tomadiff.merging.quota import AllottedPlan, kept_in_all
-from tomadiff.merging.select import FacilityLocation, cosines, greedy
+from tomadiff.merging.select import cosines, greedy
 
 SHARES = st.floats(0.05, 0.9)
 
@@ -55,7 +55,7 @@ def test_it_is_the_greedy_choice_of_the_whole_grid_between_strangers() -> None:
     home = layout.inverse // layout.length
     cosine, _ = cosines(tokens)
     similarity = (cosine + 1) / 2 * (home[:, None] == home[None, :])
-    wanted = greedy(FacilityLocation(), similarity, 60).indices[0]
+    wanted = greedy(similarity, 60).indices[0]
     plan = shared(1 - 60 / 144, regions=cut).plan(tokens, grid)
     assert set(plan.destinations[0].tolist()) == set(wanted.tolist())
 

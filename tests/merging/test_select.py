@@ -14,8 +14,6 @@ from tests.strategies import clustered
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.merging.select import (
     SELECTORS,
-    FacilityLocation,
-    Selection,
     cosines,
     facility_location,
     greedy,
@@ -69,7 +67,7 @@ def test_greedy_bound_against_brute_force(size: int, count: int, seed: int) -> N
     optimum = max(
         similarity[0][:, list(chosen)].amax(1).sum().item() for chosen in itertools.combinations(range(size), count)
     )
-    assert facility_location(similarity=similarity, count=count).value.item() >= (1 - 1 / math.e) * optimum - 1e-6
+    assert facility_location(similarity=similarity, count=count).gains.sum().item() >= (1 - 1 / math.e) * optimum - 1e-6
 
 
 # ------------------------------------------------------------------------------ properties
@@ -80,8 +78,8 @@ def test_gains_never_increase_and_picks_are_distinct(length: int, batch: int, se
     chosen = facility_location(tokens, count)
     assert (chosen.gains.diff(dim=1) <= 1e-4).all()
     assert all(len(set(row)) == count for row in chosen.indices.tolist())
-    assert torch.allclose(chosen.value, chosen.best.sum(-1), atol=1e-3)
-    assert torch.allclose(chosen.coverage, chosen.best.mean(-1))
+    best = shifted(tokens).gather(2, chosen.indices[:, None].expand(-1, length, -1)).amax(-1)
+    assert torch.allclose(chosen.gains.sum(-1), best.sum(-1), atol=1e-3)
 
 
 @pytest.mark.parametrize("name", SELECTORS)
@@ -152,10 +150,9 @@ def test_random_has_its_own_generator() -> None:
     assert not torch.equal(one, two)
 
 
-def test_objectives_can_be_used_directly() -> None:
+def test_greedy_is_facility_location_of_a_similarity() -> None:
     similarity = shifted(torch.randn(1, 9, 4))
-    chosen = greedy(FacilityLocation(), similarity, 3)
-    assert isinstance(chosen, Selection)
+    chosen = greedy(similarity, 3)
     assert torch.equal(chosen.indices, facility_location(similarity=similarity, count=3).indices)
 
 

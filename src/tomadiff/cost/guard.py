@@ -211,7 +211,7 @@ def _traced(group: PlanGroup, ratio: float, scale: Scale, width: int, depth: flo
     assert grid is not None
     tokens = torch.empty(scale.batch, grid.tokens, width, dtype=scale.dtype, device="meta")
     plans: list[Plan] = []
-    if scale.by_region and method.token_order(grid, tokens.device) is not None:
+    if scale.by_region and method.token_order(grid, tokens.device, scale.dtype) is not None:
         method = method.by_region()
     selecting = trace(lambda: plans.append(method.plan(tokens, grid, ratio=ratio, depth=depth)), warm=True)
     reweighing = trace(lambda: method.reweigh(plans[0], tokens), warm=True)

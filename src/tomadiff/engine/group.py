@@ -155,7 +155,7 @@ class PlanGroup:
         assert self.grid is not None
         key, self.batch = (self.grid, batch, dtype, device, self.ratio(), by_region, self.method), batch
         if self._prepared != key:
-            order = self.method.token_order(self.grid, device) if by_region else None
+            order = self.method.token_order(self.grid, device, dtype) if by_region else None
             if order is not self.order:  # plans for tokens in another order
                 self.records.clear()
             self.order = order

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 from tomadiff.errors import SettingError, require_choice
-from tomadiff.kernels.operators import facility_location, local_choice, local_plan, merge, merge_weights, unmerge_add
+from tomadiff.kernels.operators import local_choice, local_plan, merge, unmerge_add
 
 __all__ = [
     "LONGEST",
@@ -27,12 +27,10 @@ __all__ = [
     "Choice",
     "assumed",
     "available",
-    "facility_location",
     "fused",
     "local_choice",
     "local_plan",
     "merge",
-    "merge_weights",
     "unmerge_add",
 ]
 

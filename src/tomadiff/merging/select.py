@@ -17,9 +17,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tomadiff import kernels as fast
 from tomadiff.errors import SettingError, ShapeError
-from tomadiff.kernels import Choice as Choice
 from tomadiff.utils.settings import named
 
 _NEVER = float("-inf")
@@ -32,20 +30,11 @@ class Selection:
 
     Attributes:
         indices: ``(M, count)`` places inside the region.
-        gains: ``(M, count)`` what each choice added to the objective.
-        best: ``(M, L)`` similarity of every token to its nearest destination, 0 for masked tokens.
-        coverage: ``(M,)`` mean of ``best`` over the region's real tokens: 1 means nothing is lost.
+        gains: ``(M, count)`` what each choice added to the objective; ``None`` of selectors that have none.
     """
 
     indices: Tensor
-    gains: Tensor
-    best: Tensor
-    coverage: Tensor
-
-    @property
-    def value(self) -> Tensor:
-        """``(M,)`` value of the objective for the chosen set."""
-        return self.gains.sum(-1)
+    gains: Tensor | None = None
 
 
 Selector = Callable[[Tensor, int, Tensor | None], Selection]
@@ -128,20 +117,19 @@ def _rows(matrix: Tensor, chosen: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- selectors
-def greedy(objective: FacilityLocation, similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
-    """Choose ``count`` tokens of every region one after the other, each time the one that adds most.
+def greedy(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
+    """Choose ``count`` tokens of every region one after the other, each time the one that adds most to the coverage.
 
     Ties go to the lowest index, and no token is chosen twice. Masked tokens come after all others, by index, so
     padding at a region's end stays out as long as ``count`` is no more than the region's real tokens.
 
     Args:
-        objective: what to maximise.
         similarity: ``(M, L, L)``, non-negative; ``similarity[m, i, j]`` says how well ``j`` stands for ``i``.
         count: destinations per region.
         mask: ``(M, L)`` true for tokens that may be chosen.
     """
     _require_count(count, similarity.shape[1])
-    clean = _masked(similarity, mask)
+    clean, objective = _masked(similarity, mask), FacilityLocation()
     objective.start(clean)
     bar = clean.new_zeros(clean.shape[:2]) if mask is None else torch.where(mask, 0.0, _LAST_RESORT)
     indices, gains = [], []
@@ -152,7 +140,7 @@ def greedy(objective: FacilityLocation, similarity: Tensor, count: int, mask: Te
         bar.scatter_(1, chosen[:, None], _NEVER)
         indices.append(chosen)
         gains.append(gain.gather(1, chosen[:, None])[:, 0])
-    return _selection(similarity, torch.stack(indices, 1), mask, torch.stack(gains, 1))
+    return Selection(torch.stack(indices, 1), torch.stack(gains, 1))
 
 
 def facility_location(
@@ -161,12 +149,10 @@ def facility_location(
     mask: Tensor | None = None,
     *,
     similarity: Tensor | None = None,
-    kernels: Choice = "auto",
 ) -> Selection:
     """Greedy facility location on ``tokens`` ``(M, L, C)``, or on a given ``similarity`` ``(M, L, L)``.
 
     On a non-negative similarity the chosen set reaches at least ``1 − 1/e`` of the best possible value.
-    ``kernels`` says whether to do it as here or in one launch on a GPU (see :mod:`tomadiff.kernels`).
     """
     if (tokens is None) == (similarity is None):
         raise SettingError("facility_location takes either tokens or similarity=…, and not both.")
@@ -174,20 +160,7 @@ def facility_location(
         assert tokens is not None
         cosine, usable = cosines(tokens)
         similarity, mask = (cosine + 1) / 2, usable if mask is None else mask & usable
-    missing = "gradients of gains" if similarity.requires_grad and torch.is_grad_enabled() else None
-    if not fast.fused(kernels, similarity.device, similarity.dtype, similarity.shape[1], missing=missing):
-        return greedy(FacilityLocation(), similarity, count, mask)
-    indices, gains, best = fast.facility_location(similarity, count, mask)
-    return Selection(indices, gains, best, _mean_of_real(best, mask))
-
-
-def facility_location_with(kernels: Choice) -> Selector:
-    """:func:`facility_location` as a :data:`Selector`, chosen by ``kernels`` or by plain torch."""
-
-    def select(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
-        return facility_location(None, count, mask, similarity=similarity, kernels=kernels)
-
-    return select
+    return greedy(similarity, count, mask)
 
 
 def random(
@@ -210,7 +183,7 @@ def random(
     if mask is not None:
         last = -1.0 - torch.arange(length, device=values.device)
         values = torch.where(mask, values, last)  # padding last of all
-    return _selection(similarity, values.topk(count).indices, mask)
+    return Selection(values.topk(count).indices)
 
 
 def strided(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
@@ -222,7 +195,7 @@ def strided(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selec
     steps = torch.arange(count, device=similarity.device)
     places = (2 * steps + 1) * mask.sum(-1, keepdim=True) // (2 * count)
     allowed_first = torch.argsort((~mask).to(torch.int8), dim=-1, stable=True)
-    return _selection(similarity, allowed_first.gather(1, torch.maximum(places, steps)), mask)
+    return Selection(allowed_first.gather(1, torch.maximum(places, steps)))
 
 
 def kmeans(similarity: Tensor, count: int, mask: Tensor | None = None, *, rounds: int = 10) -> Selection:
@@ -240,7 +213,7 @@ def kmeans(similarity: Tensor, count: int, mask: Tensor | None = None, *, rounds
         moved = torch.nn.functional.one_hot(closeness.argmax(-1), count).to(cosine.dtype) * real[..., None]
         members = torch.where(moved.sum(1, keepdim=True) > 0, moved, members)  # an empty cluster stays as it was
         closeness = _closeness(cosine, members)
-    return _selection(similarity, _distinct_nearest(closeness.transpose(1, 2), mask), mask)
+    return Selection(_distinct_nearest(closeness.transpose(1, 2), mask))
 
 
 def _closeness(cosine: Tensor, members: Tensor) -> Tensor:
@@ -261,34 +234,21 @@ def _distinct_nearest(closeness: Tensor, mask: Tensor | None) -> Tensor:
     return torch.cat(indices, 1)
 
 
-def _selection(similarity: Tensor, indices: Tensor, mask: Tensor | None, gains: Tensor | None = None) -> Selection:
-    """Complete a selection; without ``gains``, those of facility location in the order of ``indices``."""
-    chosen = _masked(similarity, mask).transpose(1, 2).gather(1, indices[..., None].expand(-1, -1, similarity.shape[1]))
-    best = chosen.amax(1)
-    if gains is None:
-        reached = chosen.cummax(1).values.sum(-1)
-        gains = reached.diff(prepend=torch.zeros_like(reached[:, :1]))
-    return Selection(indices, gains, best, _mean_of_real(best, mask))
-
-
-def _mean_of_real(best: Tensor, mask: Tensor | None) -> Tensor:
-    """``(M, L)`` → ``(M,)``, where masked places hold 0 and do not count."""
-    real = torch.full_like(best[:, 0], best.shape[1]) if mask is None else mask.sum(-1).clamp_min(1)
-    return best.sum(-1) / real
-
-
 def _require_count(count: int, length: int) -> None:
     if not 1 <= count <= length:
         raise ShapeError(f"Asked for {count} destinations in regions of {length} tokens; choose 1 to {length}.")
 
 
 SELECTORS: dict[str, Selector] = {
-    "facility_location": facility_location_with("auto"),
+    "facility_location": greedy,
     "random": random,
     "strided": strided,
     "kmeans": kmeans,
 }
 """Selectors by the name that settings and the command line use."""
+
+BLIND = ("random", "strided", "kmeans")
+"""Those that do not say what a token is worth: regions cannot share one number of destinations by them."""
 
 AnySelector = Annotated[str, named(SELECTORS)] | Selector
 """A selector as a setting."""

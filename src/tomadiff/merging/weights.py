@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tomadiff import kernels as fast
 from tomadiff.errors import SettingError
-from tomadiff.kernels import Choice
+from tomadiff.kernels import Choice as Choice
 from tomadiff.merging.grid import Grid, Layout, Regions
 from tomadiff.merging.plan import Destinations, MergePlan, Share, by_group, group_count
 from tomadiff.merging.quota import AllottedPlan, DensePlan, is_kept, kept_in_all, most_worth, starts_of, worth
@@ -98,6 +98,8 @@ def _worth(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> T
     shape = groups, layout.regions, -1
     real = layout.mask.expand(groups, -1, -1).gather(2, selection.indices.view(shape))
     usable = mask.gather(1, selection.indices).view(shape)
+    if selection.gains is None:
+        raise SettingError("This selector does not say what a token is worth; add quota='equal'.")
     return worth(selection.gains.view(shape), real, usable)
 
 
@@ -148,13 +150,11 @@ def weigh(
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
-    ``seen`` spares what is known already. ``kernels`` says whether plain torch makes and
-    uses the plan, or equals of it made for GPUs (see :mod:`tomadiff.kernels`).
+    ``seen`` spares what is known already. ``kernels`` says whether plain torch merges with the plan, or equals of it
+    made for GPUs (see :mod:`tomadiff.kernels`).
     """
-    layout, plain = chosen.layout, _without_kernel(tokens, chosen, unmerge)
-    if fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=plain):
-        return _weighed_by_kernel(tokens, chosen, temperature, seen.cosine)
-    fits, cosine, products, kept = UNMERGES[unmerge].needs_products, seen.cosine, seen.products, None
+    layout, kept = chosen.layout, None
+    fits, cosine, products = UNMERGES[unmerge].needs_products, seen.cosine, seen.products
     if fits and products is None:
         products, lengths = inner_products(layout.split(tokens))
         cosine, _ = as_cosines(_rows_of(products, chosen.local_index), lengths, chosen.local_index)
@@ -177,35 +177,21 @@ def weigh(
         sizes.flatten(1).to(tokens.dtype),
         _coverage(cosine, layout),
         chosen.shared,
-        # Whoever made the matrices, kernels can multiply with them.
-        fused=fast.fused(kernels, tokens.device, tokens.dtype, layout.length),
+        fused=merges_by_kernel(kernels, layout, tokens.device, tokens.dtype),
     )
     return plan if chosen.rows is None else AllottedPlan.of(plan, chosen.rows)
 
 
-def _without_kernel(tokens: Tensor, chosen: Destinations, unmerge: str) -> str | None:
-    """What only plain torch can do, in words."""
-    if chosen.rows is not None:
-        return "quota='shared'"
-    if tokens.requires_grad and torch.is_grad_enabled():
-        return "gradients of weights"
-    return None if unmerge == "transpose" else f"unmerge={unmerge!r}"
-
-
-def _weighed_by_kernel(tokens: Tensor, chosen: Destinations, temperature: float, cosine: Tensor | None) -> MergePlan:
-    """What :func:`weigh` does by default, in one launch."""
-    layout, given = chosen.layout, tokens if cosine is None else None
-    merge, unmerge, sizes, near = fast.merge_weights(
-        given, cosine, layout.index, chosen.local_index, layout.mask, temperature, tokens.dtype
-    )
-    coverage = near.sum(-1) / layout.grid.tokens
-    return MergePlan(layout, chosen.local_index, merge, unmerge, sizes.flatten(1), coverage, chosen.shared, fused=True)
+def merges_by_kernel(kernels: Choice, layout: Layout, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether kernels merge and unmerge, whoever made the matrices."""
+    return fast.fused(kernels, device, dtype, layout.length)
 
 
 def fits_in_one_launch(kernels: Choice, tokens: Tensor, layout: Layout) -> bool:
-    """Whether :func:`local_plan` may plan for ``tokens`` ``(B, N, C)``; longer regions are planned in several steps."""
-    short = layout.length <= fast.LONGEST_PLANNED and not (tokens.requires_grad and torch.is_grad_enabled())
-    return short and fast.fused(kernels, tokens.device, tokens.dtype, layout.length)
+    """Whether :func:`local_plan` may plan for ``tokens`` ``(B, N, C)``; plain torch plans in longer regions."""
+    long = layout.length > fast.LONGEST_PLANNED
+    missing = f"plans in regions of more than {fast.LONGEST_PLANNED} tokens" if long else None
+    return fast.fused(kernels, tokens.device, tokens.dtype, layout.length, missing=missing)
 
 
 def local_plan(

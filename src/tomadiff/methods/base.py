@@ -92,7 +92,7 @@ class Method(Settings):
         """Whether keys of merged tokens count for as many tokens as they stand for, where attention allows it."""
         return False
 
-    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:  # noqa: ARG002 - for those who look
+    def token_order(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Layout | None:  # noqa: ARG002
         """The regions in whose order tokens would spare plans their copies; ``None``: raster order is as good."""
         return None
 

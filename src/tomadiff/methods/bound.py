@@ -36,7 +36,7 @@ class Bound(Method):
         """Made once per image."""
         return Schedule(destinations_every=_NEVER_AGAIN, weights_every=_NEVER_AGAIN)
 
-    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:
+    def token_order(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Layout | None:  # noqa: ARG002
         """See :meth:`Method.token_order`: tiles that cut the grid evenly, which raster order tears apart."""
         layout = self.regions.layout(grid, device)
         return layout if layout.tile is not None else None

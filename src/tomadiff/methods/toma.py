@@ -14,16 +14,18 @@ from tomadiff.errors import SettingError, ShapeError, require_count
 from tomadiff.merging.grid import AnyRegions, ByRegion, Grid, Layout, Stripes, Tiles, Whole
 from tomadiff.merging.plan import Destinations, MergePlan, group_count
 from tomadiff.merging.quota import DensePlan
-from tomadiff.merging.select import SELECTORS, AnySelector, Choice, Selector, facility_location_with, random
+from tomadiff.merging.select import BLIND, SELECTORS, AnySelector, Selector, random
 from tomadiff.merging.unmerge import Unmerge
 from tomadiff.merging.weights import (
     NOTHING,
+    Choice,
     Quota,
     Seen,
     choose_destinations,
     fits_in_one_launch,
     kept_per_region,
     local_plan,
+    merges_by_kernel,
     shared_plan,
     weigh,
 )
@@ -35,7 +37,6 @@ _WITH_KERNELS = {
     "unmerge": ("least-squares", "transpose"),
 }
 
-_BLIND = ("random", "strided", "kmeans")  # selectors that do not say what a token is worth
 _MOST_NUMBERS = 2**30  # in the matrix of one plan and sample: whole grids of up to 46,000 tokens at ratio .5
 
 
@@ -89,12 +90,12 @@ class ToMA(Method):
             return
         if not self._is_local:
             raise SettingError("attention_regions need equally many destinations everywhere; add quota='equal'.")
-        if self.selector in _BLIND:
+        if self.selector in BLIND:
             raise SettingError(f"selector={self.selector!r} does not say what a token is worth; add quota='equal'.")
 
     def completed_by(self, defaults: Mapping[str, Any]) -> Self:
         """See :meth:`Method.completed_by`; a quota that cannot be shared stays equal."""
-        shareable = self._is_local and self.selector not in _BLIND
+        shareable = self._is_local and self.selector not in BLIND
         return super().completed_by({name: defaults[name] for name in defaults if shareable or name != "quota"})
 
     def _require_kernels(self) -> None:
@@ -107,8 +108,8 @@ class ToMA(Method):
                     f"There is no kernel for {name}={getattr(self, name)!r}; leave out kernels='triton', or take "
                     f"{name}={values[0]!r} (ToMA() and ToMA.tile() have kernels for all they do)."
                 )
-        if not self._is_local and self.unmerge != "transpose":
-            raise SettingError("There is no kernel for attention_regions with unmerge='least-squares'; leave them out.")
+        if not self._is_local:
+            raise SettingError("There is no kernel for attention_regions; leave them or kernels='triton' out.")
 
     @classmethod
     def paper(cls, ratio: float = 0.5) -> ToMA:
@@ -159,10 +160,11 @@ class ToMA(Method):
         """See :attr:`Method.is_proportional`."""
         return bool(self.proportional)
 
-    def token_order(self, grid: Grid, device: torch.device) -> Layout | None:
-        """See :meth:`Method.token_order`: tiles that cut the grid evenly, which raster order tears apart."""
+    def token_order(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Layout | None:
+        """See :meth:`Method.token_order`: tiles that cut the grid evenly, unless kernels read them where they lie."""
         layout = self.regions.layout(grid, device)
-        return layout if self._is_local and layout.tile is not None else None
+        torn = self._is_local and layout.tile is not None
+        return layout if torn and not merges_by_kernel(self.kernels, layout, device, dtype) else None
 
     def by_region(self) -> ToMA:
         """See :meth:`Method.by_region`."""
@@ -219,8 +221,6 @@ class ToMA(Method):
         if self.selector == "random":
             rng, regions = generator or torch.Generator().manual_seed(self.seed), self.regions.layout(grid).regions
             return partial(random, generator=rng, sample=regions)
-        if self.selector == "facility_location":
-            return facility_location_with(self.kernels)
         return self.selector if callable(self.selector) else SELECTORS[self.selector]
 
     def reweigh(self, plan: DensePlan, tokens: Tensor) -> DensePlan:
