@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tomadiff"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {name: needed for name, needed in PROJECT["optional-dependencies"].items() if name != "dev"}
+TOOLS = ("dev", "docs")  # for whoever works on the package, which imports nothing of them
+EXTRAS = {name: needed for name, needed in PROJECT["optional-dependencies"].items() if name not in TOOLS}
 DISTRIBUTIONS = {"PIL": "pillow", "huggingface_hub": "huggingface-hub"}  # names of imports that differ from pip's
 # Not imported here, but by what is.
 INDIRECT = {

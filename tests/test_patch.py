@@ -95,11 +95,11 @@ def test_ways_to_give_a_method(unet: Any) -> None:
     ("arguments", "hint"),
     [
         ({"method": 0.5, "ratio": 0.25}, "Two ratios"),
-        ({"method": "toma"}, "give a ratio such as 0.5"),
+        ({"method": ["toma"]}, "give a ratio such as 0.5"),
         ({"method": True}, "give a ratio such as 0.5"),
         ({"ratio": 1.0}, "0.5 keeps half"),
         ({"ratio": -0.1}, "0.5 keeps half"),
-        ({"ration": 0.5}, "no setting 'ration'; it has ratio"),
+        ({"ration": 0.5}, "no setting 'ration' (did you mean 'ratio'?); it has ratio"),
         ({"span": "layer"}, "choose one of 'op', 'block'"),
         ({"scope": "model"}, "choose one of 'level', 'block'"),
         ({"share": "none"}, "choose one of 'sample', 'prompt', 'batch'"),
@@ -214,15 +214,16 @@ def test_ratios_by_level(unet: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- what it says
-def test_the_summary_begins_with_the_settings_in_force(unet: Any) -> None:
+def test_the_summary_begins_with_its_table_and_ends_with_the_settings_in_force(unet: Any) -> None:
     with tomadiff.apply(unet, 0.5) as patch:
-        method, schedule, *_ = patch.summary().splitlines()
+        head, *_, method, schedule = patch.summary().splitlines()
+    assert head.split()[:4] == ["model", "grid", "tokens", "merged"]
     assert (
         method == "ToMA(0.5), span op, scope block, regions Tiles(4), unmerge least-squares, selector facility_location"
     )
     assert schedule == "Schedule: destinations every 1, weights every 1, from step 0"
     with tomadiff.apply(tiny.build("flux").model, 0.5) as patch:
-        assert "quota shared, proportional on" in patch.summary().splitlines()[0], "what suits the family"
+        assert "quota shared, proportional on" in patch.summary().splitlines()[-2], "what suits the family"
 
 
 def test_report_and_summary(unet: Any) -> None:
@@ -254,7 +255,7 @@ def test_repr(unet: Any) -> None:
     patch = tomadiff.apply(unet, 0.5)
     assert "Patch(on model" in repr(patch)
     patch.remove()
-    assert "removed from" in repr(patch)
+    assert "Patch(removed: model" in repr(patch)
 
 
 def test_ratio_zero_is_said_once(unet: Any, warnings: Warnings) -> None:

@@ -31,6 +31,7 @@ CALLED_BY_OTHERS = {
     "__dir__": "Python, for names of the package",
     "_loop": "a weak reference that is kept for its callback",
     "_root": "a hook that is stopped by the name of its attribute",
+    "metavar": "Typer, which shows options",
     "note_of": "users, to read how an image was generated",
     "unregister": "users, who register a family of their own",
 }

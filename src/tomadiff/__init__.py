@@ -57,11 +57,29 @@ __all__ = [
 ]
 
 
+_PARTS = ("embedded", "presets")  # modules that users name; loaded when they are asked for
+_INSTEAD = {
+    "apply_patch": "tomadiff.apply(pipe, ratio=0.5)",
+    "remove_patch": "tomadiff.remove(pipe)",
+    "enable": "tomadiff.apply(pipe, ratio=0.5)",
+    "disable": "tomadiff.remove(pipe)",
+    "unpatch": "tomadiff.remove(pipe)",
+    "load": 'tomadiff.embedded.load("emoji-sdxl"), or from_pretrained of diffusers',
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    if name in _PARTS:
+        return import_module(f"{__name__}.{name}")
+    if name.startswith("_"):  # Python and its tools ask for many
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    from tomadiff.errors import NameGuessError
+    from tomadiff.utils.guesses import instead_of
+
+    raise NameGuessError(f"tomadiff has no {name!r}{instead_of(name, _INSTEAD, __all__)}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *globals()]
+    return sorted([*__all__, *_PARTS])

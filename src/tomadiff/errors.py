@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 
 class TomaError(Exception):
@@ -25,10 +26,22 @@ class PatchError(TomaError, RuntimeError):
     """A patch was used in a way that its state does not allow."""
 
 
+class NameGuessError(TomaError, AttributeError):
+    """There is no such name; the message says which there is."""
+
+
+def did_you_mean(value: object, known: Iterable[object]) -> str:
+    """`` (did you mean 'toma'?)`` for the nearest of ``known``, whatever the case; empty if none is near."""
+    names = {str(one).lower(): one for one in known}
+    near = get_close_matches(str(value).lower(), names, 1, cutoff=0.7)
+    return f" (did you mean {names[near[0]]!r}?)" if near else ""
+
+
 def require_choice(name: str, value: object, allowed: Collection[object]) -> None:
     """Raise unless ``value`` is one of ``allowed``."""
     if value not in allowed:
-        raise SettingError(f"{name}={value!r} is not known; choose one of {', '.join(map(repr, allowed))}.")
+        near, all_of_them = did_you_mean(value, allowed), ", ".join(map(repr, allowed))
+        raise SettingError(f"{name}={value!r} is not known{near}; choose one of {all_of_them}.")
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from torch import Tensor
-
 from tomadiff.engine.components import controlnets_of, denoisers_of, models_to_merge, require_match, take_off
 from tomadiff.engine.controlnet import Forecasts
-from tomadiff.engine.forecast import ForecastModel
-from tomadiff.engine.group import PlanGroup
+from tomadiff.engine.handle import Handle
 from tomadiff.engine.hooks import unwrap
 from tomadiff.engine.model import MARK, PatchedModel
 from tomadiff.engine.report import Report, merges_nothing
 from tomadiff.errors import PatchError, SettingError
 from tomadiff.families.registry import family_of
-from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
+from tomadiff.methods.registry import chosen_method
 from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
-from tomadiff.steps.forecast import Forecast, Pattern
+from tomadiff.presets import available as presets
+from tomadiff.steps.forecast import Forecast
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.settings import Ratio, Rule, checked
 
@@ -36,8 +32,9 @@ logger = logging.getLogger("tomadiff")
 
 GUARD = True  # whether patches are guarded unless told otherwise
 
-AnyMethod = Annotated[Method | float, Rule("give a ratio such as 0.5, or a method such as ToMA(ratio=0.5)")]
-"""A method, or the ratio of the default one."""
+_HOW = "give a ratio such as 0.5, a method such as ToMA(ratio=0.5), or a name such as 'tomesd'"
+AnyMethod = Annotated[Method | float | str, Rule(_HOW)]
+"""A method, its name, or the ratio of the default one."""
 
 AnyForecast = Annotated[
     Forecast | float, Rule("give a tolerance such as 0.05, or a Forecast such as Forecast(every=2)")
@@ -63,7 +60,8 @@ def apply(
 
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
-        method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults.
+        method: how to merge; a number is the ratio of :class:`~tomadiff.ToMA` with the family's defaults, a text the
+            name of a method as on the command line: ``"tomesd"``.
         schedule: how long plans are kept, instead of the method's own.
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
@@ -78,17 +76,15 @@ def apply(
 
     An earlier patch of the model comes off first.
     """
-    given = ratio if method is None or isinstance(method, Method) else method
+    given = method if isinstance(method, int | float) else ratio
     budget, own, steps = _budget(flops, speedup, given), None, Forecast.of(forecast)
     if steps is not None and not settings and all(one is None for one in (method, schedule, ratio, preset, budget)):
         return Patch(target, None, None, False, forecast=steps)
-    if preset is not None:
-        if method is not None:
-            raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's.")
-        stored = Preset.of(preset)
+    stored = _stored(preset, method)
+    if stored is not None:
         method, own, steps = stored.method, stored.schedule, stored.forecast if steps is None else steps
-    chosen = _method(method, ratio, settings)
-    own = own or chosen.schedule
+    chosen, usual = chosen_method(method, ratio, settings)
+    own = own or usual
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
     return Patch(target, chosen, schedule, GUARD if guard is None else guard, budget, steps)
 
@@ -98,6 +94,15 @@ def remove(target: Any) -> None:
     Forecasts(denoisers_of(target), controlnets_of(target)).take_off_earlier()
     for _, model in denoisers_of(target):
         take_off(model, MARK)
+
+
+def _stored(preset: str | Path | Preset | None, method: object) -> Preset | None:
+    """The preset that was given, if one was; beside it there is no method."""
+    if isinstance(method, str) and method in presets():
+        raise SettingError(f"{method!r} is a preset, not a method; call tomadiff.apply(pipe, preset={method!r}).")
+    if preset is not None and method is not None:
+        raise SettingError(f"Both a preset and method={method!r} were given; give one. ratio=… changes a preset's.")
+    return None if preset is None else Preset.of(preset)
 
 
 def _budget(flops: float | None, speedup: float | None, ratio: object) -> Budget | None:
@@ -123,20 +128,17 @@ def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
     return schedule if budget is None else replace(schedule, start=0)
 
 
-def _method(method: Method | float | None, ratio: float | None, settings: dict[str, Any]) -> Method:
-    if isinstance(method, int | float):
-        if ratio is not None:
-            raise SettingError(f"Two ratios were given, {method} and {ratio}; give one.")
-        method, ratio = None, method
-    changes = settings if ratio is None else {"ratio": ratio, **settings}
-    return (method or ToMA()).changed(changes)
-
-
-class Patch:
+class Patch(Handle):
     """Merging and forecasts on a pipeline or model: a handle to report on them, change them, and take them off.
 
     Also a context manager: ``with tomadiff.apply(pipe, 0.5): …`` takes it off at the end.
     """
+
+    method: Method
+    schedule: Schedule
+    guard: bool
+    budget: Budget | None
+    forecast: Forecast | None
 
     def __init__(
         self,
@@ -147,9 +149,9 @@ class Patch:
         budget: Budget | None = None,
         forecast: Forecast | None = None,
     ) -> None:
-        self.method = ToMA(0.0) if method is None else method
-        self.schedule = (schedule or self.method.schedule).completed_by(self.method.schedule)
-        self.guard, self.budget, self.forecast = guard, budget, forecast
+        own = ToMA(0.0) if method is None else method
+        schedule = (schedule or own.schedule).completed_by(own.schedule)
+        self._keep(method=own, schedule=schedule, guard=guard, budget=budget, forecast=forecast)
         if budget is not None:
             budget.require_free(self.method, self.schedule)
         models = [] if method is None else models_to_merge(target)
@@ -173,10 +175,10 @@ class Patch:
             self._forecasts.require_no_cache()
         for patched in self._models:
             patched.put_on()
-        self._forecasts.take_off_earlier()
+        self._forecasts.take_off_earlier(replaced=True)
         if not self._models:
             for _, model in self._forecasts.models:
-                take_off(model, MARK)
+                take_off(model, MARK, replaced=True)
         if self.forecast is not None:
             self._forecasts.use(self.forecast)
 
@@ -185,22 +187,6 @@ class Patch:
             logger.warning("ratio=0 merges nothing: the model runs as if it were not patched.")
         elif not self._models and (self.forecast is None or not self.forecast.skips):
             logger.warning("forecast=0 forecasts nothing: the model runs as if it were not patched.")
-
-    @property
-    def active(self) -> bool:
-        """Whether the patch is on."""
-        return any(one.is_on for one in self._parts)
-
-    @property
-    def _parts(self) -> list[PatchedModel | ForecastModel]:
-        """The outer ones first."""
-        return [*self._forecasts.parts, *self._models]
-
-    def remove(self) -> None:
-        """Restore the model exactly; calling it again does nothing."""
-        self._forecasts.take_off()
-        for patched in self._models:
-            patched.take_off()
 
     @checked
     def set(
@@ -219,13 +205,13 @@ class Patch:
         ``patch.set(forecast=0)`` computes every step.
         """
         if not self.active:
-            raise PatchError("This patch was removed; call tomadiff.apply again.")
+            raise PatchError(f"This patch was {self._state}; call tomadiff.apply again.")
         if settings or any(one is not None for one in (schedule, guard, flops, speedup)):
             self._set_merging(schedule, guard, _budget(flops, speedup, settings.get("ratio")), settings)
         steps = Forecast.of(forecast)
         if steps is not None:
             self._forecasts.use(steps)
-            self.forecast = steps
+            self._keep(forecast=steps)
         self._warn_if_idle()
 
     def _set_merging(
@@ -245,7 +231,7 @@ class Patch:
                 policy = _policy(guard, budget)
                 patched.change(method, schedule, policy)
                 self._policies[patched.name] = policy
-        self.method, self.schedule, self.guard, self.budget = method, schedule, guard, budget
+        self._keep(method=method, schedule=schedule, guard=guard, budget=budget)
 
     def _schedule_for(self, method: Method, budget: Budget | None) -> Schedule:
         """The schedule there is; one that is the method's own becomes that of the new method."""
@@ -258,19 +244,6 @@ class Patch:
         policies = [(name, policy) for name, policy in self._policies.items() if policy is not None]
         return {name: policy.choice for name, policy in policies if policy.choice is not None}
 
-    def begin(self, steps: int | None = None) -> None:
-        """Say that a new image starts, and how many steps it takes: for loops of one's own.
-
-        It holds until the next ``begin``, or until a pipeline drives the model, which knows its own steps.
-        """
-        for one in self._parts:
-            one.begin(steps)
-
-    def step(self, step: int) -> None:
-        """Say which step the next calls belong to: for loops of one's own; it holds as long as ``begin`` does."""
-        for one in self._parts:
-            one.state(step)
-
     def report(self) -> Report:
         """What was merged and forecast so far, as data; with a budget, what was chosen last."""
         forecasts = tuple(one.report() for one in self._forecasts.parts)
@@ -280,39 +253,14 @@ class Patch:
         models = tuple(patched.report() for patched in self._models)
         return Report(str(first.settled), str(first.schedule), models, forecasts)
 
-    def plans(self) -> dict[str, Plan]:
-        """The plan last used by each group, by name (``"level 0"``); empty before the first call and after removal."""
-        groups = [group for patched in self._models for group in patched.groups]
-        return {group.name: group.last for group in groups if group.last is not None}
-
-    def watch(self, function: Callable[[str, PlanGroup, Tensor], None]) -> None:
-        """Call ``function(name, group, tokens)`` whenever a call of the model asks a group for its plan.
-
-        ``group.last`` is the plan in use and ``group.context.info`` the step; ``tokens`` ``(B, N, C)`` are what it
-        would be renewed from. Lasts until the patch is changed or removed.
-        """
-        for patched in self._models:
-            for group in patched.groups:
-                group.watcher = partial(function, group.name)
-
     def summary(self) -> str:
         """What was merged and forecast so far, as text."""
-        return str(self.report())
-
-    @property
-    def pattern(self) -> Pattern:
-        """Which steps of the last image were computed; ``Forecast(steps=patch.pattern.computed)`` replays it."""
-        return self._forecasts.pattern
-
-    def __enter__(self) -> Patch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
+        return str(self.report()) if self.active else f"{self.report()}\nThis patch was {self._state}."
 
     def __repr__(self) -> str:
         where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
         what = [repr(self.method)] if self._models else []
         what += [repr(self.forecast)] if self.forecast is not None else []
         where = where or ", ".join(one.name for one in self._forecasts.parts)
-        return f"Patch({'on' if self.active else 'removed from'} {where}: {', '.join(what)})"
+        state = "on" if self.active else f"{self._state}:"
+        return f"Patch({state} {where}: {', '.join(what)})"

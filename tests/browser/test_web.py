@@ -70,7 +70,7 @@ class Visit(Opened):
     def frugal(self, steps: int = 2, side: int = 64) -> None:
         """Few steps and a small image."""
         if not self.page.locator("#width").is_visible():
-            self.page.get_by_text("Size, steps and seed").click()
+            self.page.get_by_text("Forecast, size, steps and seed").click()
         for field, value in (("width", side), ("height", side), ("steps", steps)):
             self.type(field, str(value))
 
@@ -383,7 +383,7 @@ def test_the_page_sits_for_its_screenshot(browser: Any, address: str, tmp_path: 
     with Visit(browser, address, viewport={"width": 1280, "height": 860}) as visit:
         if not SCREENSHOT:
             visit.frugal()
-            visit.page.get_by_text("Size, steps and seed").click()
+            visit.page.get_by_text("Forecast, size, steps and seed").click()
         visit.press()
         visit.page.mouse.move(0, 0)
         visit.page.wait_for_timeout(500)  # for buttons to fade

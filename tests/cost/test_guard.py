@@ -93,8 +93,8 @@ def test_where_merging_pays_it_is_as_if_there_were_no_guard(unet: Any, on: Any) 
         assert level.left_out == 0
         assert level.expected is not None
         assert level.expected > 1.5
-        assert "guard: 21 of 21 sites merge; together they are expected to be 2." in patch.summary()
-        assert "times as fast on made up" in patch.summary()
+        assert "guard: 21 of 21 sites merge; expected speed-up of these layers: 2." in patch.summary()
+        assert "× on made up" in patch.summary()
 
 
 def test_where_it_does_not_the_model_runs_as_it_was(unet: Any, on: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +278,7 @@ def test_where_merging_was_faster_every_site_merges(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     guard = decided("sd15", 256, 0.1)
     assert left_out(guard) == 0
-    assert guard.describe().startswith("48 of 48 sites merge; together they are expected to be 1.1")
+    assert guard.describe().startswith("48 of 48 sites merge; expected speed-up of these layers: 1.1")
     assert guard.describe().endswith("CPU, AVX512, 2 threads (constants of tomadiff, fitted on an AMD EPYC)")
 
 
@@ -292,7 +292,7 @@ def test_tiny_models_are_left_alone(unet: Any) -> None:
     with tomadiff.apply(unet, ToMA(0.25), guard=True) as patch:
         run(unet)
         assert not any(merging(unet).values())
-        assert "guard: 0 of 21 sites merge; together they are expected to be 1.00 times as fast on" in patch.summary()
+        assert "guard: 0 of 21 sites merge; expected speed-up of these layers: 1.00× on" in patch.summary()
 
 
 # ---------------------------------------------------------------------------------------------- every family

@@ -31,10 +31,14 @@ def test_a_network_adds_its_distance() -> None:
 
 
 def test_cards_tell_times_speed_up_and_where_the_unmerged_image_is_from() -> None:
-    shown = cards(3.0, 2.0, {"psnr": 21.5}, reused=True)
-    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged, cached"):
+    shown = cards(3.0, 2.0, {"psnr": 21.5}, note="10 of 20 steps computed")
+    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged", "10 of 20 steps"):
         assert words in shown
-    assert "cached" not in cards(3.0, 2.0, {})
+    assert "cached" not in shown
+    kept = cards(3.0, 2.0, {}, reused=True)
+    assert "unmerged, cached" in kept
+    assert "×" not in kept, "a time of another go is compared with nothing"
+    assert "×" not in cards(3.0, 2.0, {}, title="")
 
 
 def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

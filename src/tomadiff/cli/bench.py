@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tomadiff.cli import options
 from tomadiff.cli.errors import exit_if_failed
+from tomadiff.cli.tables import print_table
 from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_output
 
@@ -27,39 +27,41 @@ RANDOM = "Its weights are random: times and counts are those of the real model, 
 
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")
+    str | None, typer.Option("--model", "-m", help="As of tomadiff generate; default: emoji-sdxl.", show_default=False)
 ]
 Arch = Annotated[
     str | None, typer.Option(help="sdxl, flux, sd3, pixart or sd15 in full size with random weights; one step.")
 ]
 Sizes = Annotated[str | None, typer.Option("--size", help="Sides in pixels: 512 or 512,1024. Default: its own.")]
 Methods = Annotated[str, typer.Option("--methods", help="With commas between: toma,tomesd. A wrong name lists all.")]
-Ratios = Annotated[str, typer.Option("--ratios", help="Shares of tokens removed.")]
+Ratios = Annotated[str | None, typer.Option("--ratios", help="Shares of tokens removed; default: 0.25,0.5,0.75.")]
 Forecasts = Annotated[
     str, typer.Option("--forecast", help="Of pipelines: tolerances of forecast steps, with each method: 0,0.05.")
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often everything is timed.")]
-Samples = Annotated[int, typer.Option(min=1, help="With --arch: samples per call; guidance takes 2.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="With --arch: samples per call; 1 if not given, with guidance 2.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file as well.")]
 
 
 def bench(
-    model: Model = "emoji-sdxl",
+    model: Model = None,
     arch: Arch = None,
     sizes: Sizes = None,
     depth: options.Depth = None,
     methods: Methods = "toma",
-    ratios: Ratios = "0.25,0.5,0.75",
+    ratios: Ratios = None,
     forecasts: Forecasts = "0",
     rounds: Rounds = 5,
     steps: options.Steps = None,
-    batch: Samples = 1,
+    batch: Samples = None,
     threads: Threads = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
-    table: Csv = None,
+    wide: options.Wide = False,
+    table: options.Csv = None,
     as_json: options.Json = False,
 ) -> None:
     """Time the unmerged model and methods in interleaved rounds, and count what they compute and hold.
@@ -74,14 +76,16 @@ def bench(
     selecting, one reweighing and one plain step. With --csv it may be killed at any moment: the same command goes on
     with the rounds it has finished.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
+    _require_either(model, arch, {"--steps": steps}, {"--depth": depth, "--batch": batch})
     if threads is not None:
         torch.set_num_threads(threads)
     wanted, how = _wanted(methods, ratios, forecasts, arch), (device, dtype, allow_pickle)
     if table is not None:
         require_output(table, "--csv", make_folder=True)
-    made = _architectures(arch, sizes, depth, batch, how) if arch else _pipelines(model, sizes, steps, how)
-    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=batch, device=device, dtype=dtype)
-    _run(made, wanted, rounds, journal, bool(arch), table, as_json)
+    model, samples = model or "emoji-sdxl", batch or 1
+    made = _architectures(arch, sizes, depth, samples, how) if arch else _pipelines(model, sizes, steps, how)
+    journal = _journal(table, arch=arch, depth=depth, steps=steps, batch=samples, device=device, dtype=dtype)
+    _run(made, wanted, rounds, journal, bool(arch), table, as_json, wide)
 
 
 def _run(
@@ -92,6 +96,7 @@ def _run(
     random: bool,
     path: Path | None,
     as_json: bool,
+    wide: bool,
 ) -> None:
     """Time every workload, and show its table as soon as it is there."""
     from tomadiff.evaluation.runs.failures import Failures
@@ -101,7 +106,7 @@ def _run(
     for size, workload in made:
         measured = _measured(workload, *wanted, rounds, console, journal, failures)
         if not as_json:
-            console.print(_table(workload, measured))
+            _show(console, workload, measured, wide)
         rows += [{"model": workload.title, "size": size, **one.as_row()} for one in measured]
     _tell(rows, random, path, as_json, console)
     journal.close()
@@ -109,13 +114,28 @@ def _run(
 
 
 # ---------------------------------------------------------------------------------------------- what to time
+def _require_either(
+    model: str | None, arch: str | None, of_models: dict[str, int | None], of_archs: dict[str, int | None]
+) -> None:
+    """Raise for both at once, and for what only the other one takes."""
+    if model is not None and arch is not None:
+        raise SettingError(f"Give --model {model} to time a pipeline or --arch {arch} to time one step, not both.")
+    given = "--model" if arch is None else "--arch"
+    for name, value in (of_archs if arch is None else of_models).items():
+        if value is not None:
+            raise SettingError(f"{name} does not go with {given}; leave it out.")
+
+
 def _wanted(
-    methods: str, ratios: str, forecasts: str, arch: str | None
+    methods: str, ratios: str | None, forecasts: str, arch: str | None
 ) -> tuple[list[str], list[float], tuple[float, ...]]:
     tolerances = options.read_forecasts(forecasts)
     if arch and any(tolerances):
         raise SettingError("--arch times one step; forecasts leave steps out, so give --model instead.")
-    return options.read_names(methods), options.read_ratios(ratios), tolerances
+    names, shares = options.read_names(methods), options.read_ratios(ratios or "0.25,0.5,0.75")
+    for ratio in shares if ratios is not None else ():
+        options.require_ratio(names, ratio)
+    return names, shares, tolerances
 
 
 def _sides(text: str | None) -> list[int | None]:
@@ -176,31 +196,31 @@ def _journal(table: Path | None, **asked: Any) -> Journal:
 
 
 # ---------------------------------------------------------------------------------------------- tell
-def _table(workload: Workload, measured: Sequence[Measurement]) -> Table:
-    table = Table(title=f"{workload.title}: one {workload.unit}", title_justify="left")
-    heads = (
-        "method",
-        "merged",
-        "min s",
-        "median s",
-        "spread",
-        "speed-up",
-        "GFLOPs",
-        "launches",
-        "peak MiB",
-        "plans KiB",
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head == "method" else "right")
+HEADINGS = (
+    "method",
+    "merged",
+    "min s",
+    "median s",
+    "spread",
+    "speed-up",
+    "GFLOPs",
+    "launches",
+    "peak MiB",
+    "plans KiB",
+)
+
+
+def _show(console: Console, workload: Workload, measured: Sequence[Measurement], wide: bool) -> None:
+    rows = []
     for one in measured:
         times = f"{one.least:.3f}", f"{one.median:.3f}", f"{one.spread:.0%}", f"{one.speed_up:.2f}×"
         counts = f"{one.flops / 1e9:.1f}", f"{one.launches:.0f}", f"{one.peak_bytes / 2**20:.1f}"
-        table.add_row(one.title, f"{one.ratio:.0%}", *times, *counts, f"{one.plan_bytes / 1024:.0f}")
+        rows.append([one.title, f"{one.ratio:.0%}", *times, *counts, f"{one.plan_bytes / 1024:.0f}"])
+    print_table(console, HEADINGS, rows, f"{workload.title}: one {workload.unit}", keys=2, wide=wide)
     for one in measured[1:]:
         if len(one.parts) > 1:
             parts = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in one.parts.items())
-            table.caption = f"{table.caption or ''}{one.title} {one.ratio:.0%}: {parts}\n"
-    return table
+            console.print(f"{one.title} {one.ratio:.0%}: {parts}", markup=False)
 
 
 def _tell(rows: list[dict[str, Any]], random: bool, path: Path | None, as_json: bool, console: Console) -> None:

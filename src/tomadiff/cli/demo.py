@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from tomadiff.cli.tables import print_table
 from tomadiff.embedded import MissingWeightsError
 from tomadiff.evaluation.runs.images import save_image
 from tomadiff.utils.writing import require_folder
@@ -89,7 +89,7 @@ def _pipeline(
             "Token merging, before and after",
             figures=[Figure("What merged", merged, note)],
         )
-    console.print(_table(loaded))
+    _show(console, loaded)
     for name, what in (("index.html", "page"), ("grid.png", "grid"), ("merge_map.png", "map of what merged")):
         console.print(f"The {what} is in [bold]{out / name}[/bold]")
 
@@ -146,24 +146,22 @@ def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> I
     return merge_overlay(run.image(sample_key("baseline", 0.0, prompt, seed)), generated)
 
 
-def _table(loaded: LoadedRun) -> Table:
-    table = Table(title="ToMA against the unmerged model, one thread", title_justify="left")
-    for head in ("merged", "seconds", "speed-up", "PSNR", "SSIM"):
-        table.add_column(head, justify="right")
+def _show(console: Console, loaded: LoadedRun) -> None:
+    rows = []
     for row in loaded.results.rows:
-        fast, psnr, ssim = (
-            loaded.speed_ups.get((row.method, row.ratio)),
-            row.metrics.get("psnr"),
-            row.metrics.get("ssim"),
+        fast = loaded.speed_ups.get((row.method, row.ratio))
+        psnr, ssim = row.metrics.get("psnr"), row.metrics.get("ssim")
+        rows.append(
+            [
+                f"{row.ratio:.0%}",
+                f"{row.seconds:.2f}",
+                f"{fast.value:.2f}×" if fast else "–",
+                f"{psnr.value:.1f} dB" if psnr else "–",
+                f"{ssim.value:.3f}" if ssim else "–",
+            ]
         )
-        table.add_row(
-            f"{row.ratio:.0%}",
-            f"{row.seconds:.2f}",
-            f"{fast.value:.2f}×" if fast else "–",
-            f"{psnr.value:.1f} dB" if psnr else "–",
-            f"{ssim.value:.3f}" if ssim else "–",
-        )
-    return table
+    headings = ("merged", "seconds", "speed-up", "PSNR", "SSIM")
+    print_table(console, headings, rows, "ToMA against the unmerged model, one thread")
 
 
 # ---------------------------------------------------------------------------------------------- without one
@@ -178,18 +176,17 @@ def _synthetic(out: Path, console: Console) -> None:
     path = out / "merge_map.png"
     out.mkdir(parents=True, exist_ok=True)
     save_image(merge_map(image, samples), path, optimize=True)
-    console.print(_synthetic_table(samples))
+    _show_synthetic(console, samples)
     console.print(f"The merge map is in [bold]{path}[/bold]")
 
 
-def _synthetic_table(samples: list[MergeSample]) -> Table:
+def _show_synthetic(console: Console, samples: list[MergeSample]) -> None:
     """What each ratio did to the tokens and to the image."""
-    table = Table(title=f"ToMA on an image of {samples[0].grid} tokens", title_justify="left")
-    for heading in ("merged", "tokens before", "after", "coverage", "image", "plan, 1 thread"):
-        table.add_column(heading, justify="right")
+    rows = []
     for sample in samples:
         coverage = f"{sample.plan.coverage.mean().item():.4f}"
         sizes = (str(sample.grid.tokens), str(sample.kept))
         times = (f"{sample.psnr:.1f} dB", f"{sample.milliseconds:.1f} ms")
-        table.add_row(f"{sample.plan.realised_ratio:.0%}", *sizes, coverage, *times)
-    return table
+        rows.append([f"{sample.plan.realised_ratio:.0%}", *sizes, coverage, *times])
+    headings = ("merged", "tokens before", "after", "coverage", "image", "plan, 1 thread")
+    print_table(console, headings, rows, f"ToMA on an image of {samples[0].grid} tokens")

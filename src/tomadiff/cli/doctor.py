@@ -61,10 +61,13 @@ class Findings:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
-    def __str__(self) -> str:
+    def rows(self) -> dict[str, str]:
+        """Versions and devices, in words."""
         rows = {name: version or "not installed" for name, version in self.versions.items()}
-        rows |= {"devices": "; ".join(self.devices), "machine": "; ".join(self.machines), "kernels": self.kernels}
-        lines = [f"{name:<13}{text}" for name, text in rows.items()]
+        return rows | {"devices": "; ".join(self.devices), "machine": "; ".join(self.machines), "kernels": self.kernels}
+
+    def __str__(self) -> str:
+        lines = [f"{name:<13}{text}" for name, text in self.rows().items()]
         lines += ["", "Tokens can merge in", *(f"  {family}" for family in self.families), "", "Self-test"]
         return "\n".join([*lines, *(f"  {check}" for check in self.checks)])
 

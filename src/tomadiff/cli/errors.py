@@ -28,7 +28,18 @@ _AGAIN = "What was finished is kept: the same command goes on from there."
 
 
 class Commands(TyperGroup):
-    """A group of commands whose errors are told in one line."""
+    """A group of commands whose errors are told in one line, and whose flags are shown without a type."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Options before a command."""
+        return _plain_flags(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _plain_flags(command.get_params(ctx))
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; see the table above for what comes out of its errors."""
@@ -42,9 +53,23 @@ class Commands(TyperGroup):
             raise typer.Exit(code_of(problem)) from problem
 
 
+def _plain_flags(options: list[Any]) -> list[Any]:
+    """``--json <bool>`` would look as if a value came behind it."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    return options
+
+
 def complain(line: str) -> None:
     """One red line on stderr."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(line, style="red", markup=False)
+
+
+def warn(line: str) -> None:
+    """One yellow line on stderr, if there is something to say; the command goes on."""
+    if line:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(line, style="yellow", markup=False)
 
 
 def exit_if_failed(failures: Failures) -> None:

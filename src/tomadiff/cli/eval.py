@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from tomadiff.cli import options
-from tomadiff.cli.errors import exit_if_failed
+from tomadiff.cli.errors import exit_if_failed, warn
 from tomadiff.cli.tables import show
 from tomadiff.errors import SettingError
-from tomadiff.utils.writing import require_folder
+from tomadiff.utils.writing import require_folder, require_output
 
 if TYPE_CHECKING:
+    from tomadiff.evaluation.metrics.table import Results
     from tomadiff.evaluation.runs.failures import Failures
     from tomadiff.evaluation.runs.processes import ProcessGroup
     from tomadiff.evaluation.runs.prompts import Prompt
@@ -56,6 +57,8 @@ def evaluate(
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
+    wide: options.Wide = False,
+    table: options.Csv = None,
     as_json: options.Json = False,
 ) -> None:
     """Generate images with and without merging, and measure how far the images are apart and how long they took.
@@ -77,18 +80,23 @@ def evaluate(
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch, options.read_forecasts(forecasts or "0"))
     require_folder(out)
     wanted.check(allow_pickle)
-    _run(wanted, out, (device, dtype, allow_pickle), reference, looks, as_json)
+    if table is not None:
+        require_output(table, "--csv", make_folder=True)
+    _run(wanted, out, (device, dtype, allow_pickle), reference, looks, Output(as_json, wide, table))
 
 
 def _protocol(name: str, source: str | None, methods: str | None, ratios: str | None, **changes: Any) -> Protocol:
     """The protocol of that name, but for what was given beside it."""
     from tomadiff.evaluation.runs.protocol import protocol
 
-    return protocol(name, source).changed(
+    chosen = protocol(name, source).changed(
         methods=None if methods is None else tuple(options.read_names(methods)),
         ratios=None if ratios is None else tuple(options.read_ratios(ratios)),
         **changes,
     )
+    for ratio in chosen.ratios if ratios is not None else ():
+        options.require_ratio(chosen.methods, ratio)
+    return chosen
 
 
 def _run(
@@ -97,16 +105,24 @@ def _run(
     how: tuple[str | None, str | None, bool],
     reference: Path | None,
     networks: dict[str, Any] | None,
-    as_json: bool,
+    told: Output,
 ) -> None:
     """Generate in all processes, and measure in the first."""
     from tomadiff.evaluation.runs.processes import ProcessGroup
 
     group = ProcessGroup(how[0])
-    run, failures = _generate(group, wanted, out, how, shown=not as_json)
+    run, failures = _generate(group, wanted, out, how, shown=not told.as_json)
     if group.leads:
-        _measure(run, reference, networks, as_json)
+        _measure(run, reference, networks, told)
     exit_if_failed(failures)
+
+
+class Output(NamedTuple):
+    """How results are told."""
+
+    as_json: bool
+    wide: bool
+    csv: Path | None
 
 
 @dataclass(frozen=True)
@@ -130,9 +146,12 @@ class Wanted:
     def check(self, allow_pickle: bool) -> None:
         """Raise for what cannot work before anything is loaded or launched."""
         from tomadiff.evaluation.runs.models import require_model
+        from tomadiff.evaluation.runs.prompts import unknown_objects
         from tomadiff.evaluation.runs.tasks import tasks
 
-        tasks(self.prompts(), range(self.chosen.seeds), self.variants())
+        prompts = self.prompts()
+        tasks(prompts, range(self.chosen.seeds), self.variants())
+        warn(unknown_objects(self.model, [one.text for one in prompts]))
         require_model(self.model, allow_pickle)
 
     def prompts(self) -> list[Prompt]:
@@ -175,20 +194,36 @@ def _generate(
     return run, group.run_tasks(pipe, run, batches, call, about, shown)
 
 
-def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, as_json: bool) -> None:
+def _measure(run: Run, reference: Path | None, networks: dict[str, Any] | None, told: Output) -> None:
     from rich.console import Console
 
     from tomadiff.cli.report import write
     from tomadiff.evaluation.metrics.measure import measure
     from tomadiff.evaluation.report.report import load_runs
+    from tomadiff.evaluation.runs.rows import write as write_rows
 
-    with Console(stderr=True, quiet=as_json).status("measuring") as status:
+    with Console(stderr=True, quiet=told.as_json).status("measuring") as status:
         results = measure(
             run, networks=networks, reference_images=reference, say=lambda what: status.update(f"measuring {what}")
         )
     page = run.folder / "report.html"
     write(load_runs([run.folder]), page, f"{run.config['model']}, merged and unmerged")
-    if as_json:
+    if told.csv is not None:
+        write_rows(told.csv, _flat(results))
+    if told.as_json:
         typer.echo(results.as_json())
     else:
-        show(results, run.folder, page)
+        show(results, run.folder, page, told.wide)
+
+
+def _flat(results: Results) -> list[dict[str, Any]]:
+    """A line for each method and ratio, with every metric and the ends of its interval."""
+    rows = []
+    for row in results.rows:
+        flat = {name: getattr(row, name) for name in ("method", "ratio", "count", "seconds", "flops")}
+        for name in results.columns:
+            interval = row.metrics.get(name)
+            for end in ("value", "low", "high"):
+                flat[name if end == "value" else f"{name}_{end}"] = "" if interval is None else getattr(interval, end)
+        rows.append(flat)
+    return rows

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tomadiff.cli import options
+from tomadiff.cli.errors import warn
+from tomadiff.cli.tables import print_table
 from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_folder
 
@@ -80,8 +81,8 @@ def generate(
     from tomadiff.evaluation.runs.variants import variants
 
     budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
-    wanted = variants([method], [0.5 if ratio is None else ratio], [tolerance])
-    prompts = _prompts(prompt, negative)
+    wanted = variants([method], [_ratio(method, ratio)], [tolerance])
+    prompts = _prompts(model, prompt, negative)
     require_folder(out)
     loaded = _load(model, (device, dtype, allow_pickle), steps, options.read_size(size), guidance)
     wanted = _within(budget, method, wanted, loaded, prompts[0], min(batch, seeds * len(prompts)))
@@ -89,8 +90,15 @@ def generate(
     _tell(_generated(loaded, out, batches, shown=not as_json), batches, as_json)
 
 
-def _prompts(texts: list[str], negative: str) -> list[Prompt]:
-    from tomadiff.evaluation.runs.prompts import Prompt
+def _ratio(method: str, ratio: float | None) -> float:
+    options.require_ratio([method], ratio)
+    return 0.5 if ratio is None else ratio
+
+
+def _prompts(model: str, texts: list[str], negative: str) -> list[Prompt]:
+    from tomadiff.evaluation.runs.prompts import Prompt, unknown_objects
+
+    warn(unknown_objects(model, texts))
 
     prompts = [Prompt(text.strip(), negative) for text in texts]
     if not all(prompt.text for prompt in prompts):
@@ -143,14 +151,12 @@ def _tell(run: Run, batches: Sequence[Batch], as_json: bool) -> None:
         images = [_as_row(run, sample) for sample in samples]
         typer.echo(json.dumps({"folder": str(run.folder), "images": images}, indent=2))
         return
-    table = Table(title_justify="left")
-    for heading in ("image", "method", "ratio", "seed", "seconds"):
-        table.add_column(heading, justify="left" if heading in ("image", "method") else "right")
+    rows = []
     for sample in samples:
         name = run.image_path(sample.key).name
-        table.add_row(name, sample.method, f"{sample.ratio:g}", str(sample.seed), f"{sample.seconds:.2f}")
+        rows.append([name, sample.method, f"{sample.ratio:g}", str(sample.seed), f"{sample.seconds:.2f}"])
     console = Console(soft_wrap=True)
-    console.print(table)
+    print_table(console, ("image", "method", "ratio", "seed", "seconds"), rows)
     console.print(f"The images are in [bold]{run.images}[/bold]")
 
 

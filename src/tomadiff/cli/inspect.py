@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tomadiff.cli import options
+from tomadiff.cli.errors import warn
+from tomadiff.cli.tables import print_table
 from tomadiff.errors import SettingError
+from tomadiff.utils.settings import Ratio as Share
+from tomadiff.utils.settings import check
 from tomadiff.utils.writing import require_folder, write_whole
 
 if TYPE_CHECKING:
@@ -29,7 +32,9 @@ PromptText = Annotated[str | None, typer.Option("--prompt", "-p", help=f"What to
 Methods = Annotated[
     list[str] | None, typer.Option(help="toma (the default), toma-stripe, tomesd, … ; a wrong name lists all.")
 ]
-Ratio = Annotated[float, typer.Option(help="Share of tokens removed: 0.5 keeps half of them.")]
+Ratio = Annotated[
+    float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Which image, or which landscape.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder that everything is written to.")]
 SyntheticImage = Annotated[
@@ -41,7 +46,7 @@ def inspect(
     model: Model = None,
     prompt: PromptText = None,
     method: Methods = None,
-    ratio: Ratio = 0.5,
+    ratio: Ratio = None,
     seed: Seed = None,
     steps: options.Steps = None,
     size: options.Size = None,
@@ -64,11 +69,13 @@ def inspect(
     Writes figures of destinations and clusters, hidden states, coverage and overlap over steps, and a page with all.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.inspect.method_figures import METHODS_SHOWN
-    from tomadiff.methods.registry import named
+    from tomadiff.evaluation.runs.prompts import unknown_objects
+    from tomadiff.methods import registry
 
     names = method or (METHODS_SHOWN if landscape else [METHOD])
     for name in names:
-        named(name, ratio)  # a wrong name or ratio is told before anything is loaded or generated
+        registry.asked(name, ratio if method else None)  # told before anything is loaded or generated
+    ratio = check("ratio", 0.5 if ratio is None else ratio, Share)
     require_folder(out)
     if landscape:
         _require_no_model(model, prompt, steps, size, guidance)
@@ -76,6 +83,7 @@ def inspect(
         return
     asked = {"steps": steps, "size": options.read_size(size), "guidance": guidance}
     task = _task(model, prompt, seed, names, ratio)
+    warn(unknown_objects(task["model"], [task["prompt"]]))
     _model(task, asked, (device, dtype, allow_pickle), out, as_json)
 
 
@@ -140,37 +148,31 @@ def _tell(found: Inspection, about: dict[str, Any], written: Sequence[Path], as_
         typer.echo(json.dumps({**files, **about, **found.as_json()}, indent=2, ensure_ascii=False))
         return
     console = Console()
-    console.print(_seen_table(found), _cost_table(found))
+    _show_seen(console, found)
+    _show_cost(console, found)
     names = ", ".join(path.name for path in written[1:])
     console.print(f"The page is [bold]{written[0]}[/bold], its figures lie next to it: {names}", soft_wrap=True)
 
 
-def _seen_table(found: Inspection) -> Table:
-    table = _empty(found.title, ("tokens", "coverage", "1 step later", "10 steps later", "chance"))
-    table.caption = "Steps later: destinations that would be chosen again."
+def _show_seen(console: Console, found: Inspection) -> None:
+    rows = []
     for level in found.levels:
         plan, looks, shared = level.watched.plan, level.watched.looks, level.overlap
         later = [f"{shared.by_distance[apart]:.0%}" if apart < len(looks) else "–" for apart in (1, 10)]
         covered = f"{looks[0].coverage:.3f} → {looks[-1].coverage:.3f}"
-        table.add_row(level.name, f"{plan.tokens} → {plan.kept}", covered, *later, f"{shared.chance:.0%}")
-    return table
+        rows.append([level.name, f"{plan.tokens} → {plan.kept}", covered, *later, f"{shared.chance:.0%}"])
+    headings = ("plan", "tokens", "coverage", "1 step later", "10 steps later", "chance")
+    print_table(console, headings, rows, found.title)
+    console.print("Steps later: destinations that would be chosen again.")
 
 
-def _cost_table(found: Inspection) -> Table:
-    runs = found.levels[0].runs
-    table = _empty(f"What plans cost, best of {runs} runs on this machine", ("memory", *found.levels[0].times))
+def _show_cost(console: Console, found: Inspection) -> None:
+    rows = []
     for level in found.levels:
         times = (f"{1000 * own.least:.3g} ms" for own in level.times.values())
-        table.add_row(level.name, f"{level.watched.plan.nbytes / 1024:.0f} KiB", *times)
-    return table
-
-
-def _empty(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    table.add_column("plan", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
+        rows.append([level.name, f"{level.watched.plan.nbytes / 1024:.0f} KiB", *times])
+    title = f"What plans cost, best of {found.levels[0].runs} runs on this machine"
+    print_table(console, ("plan", "memory", *found.levels[0].times), rows, title)
 
 
 # ---------------------------------------------------------------------------------------------- a landscape

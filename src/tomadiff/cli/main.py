@@ -14,6 +14,7 @@ from tomadiff.cli.eval import evaluate
 from tomadiff.cli.generate import generate
 from tomadiff.cli.inspect import inspect
 from tomadiff.cli.models import models
+from tomadiff.cli.options import Device
 from tomadiff.cli.paper import paper
 from tomadiff.cli.report import report
 from tomadiff.cli.tune import tune
@@ -61,12 +62,25 @@ def options(
 
 @app.command()
 def doctor(
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Measure the GPU too, in about three minutes: a block to paste into an issue.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="With --gpu: time images of this model, not steps of SDXL."),
+    ] = None,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")] = False,
 ) -> None:
     """Print versions, devices and supported models, and test merging on a small UNet; exit code 1 if that fails."""
     from tomadiff.cli.doctor import examine
 
     findings = examine()
+    if gpu:
+        from tomadiff.cli.gpu import measured
+
+        typer.echo(measured(findings, model, device))
+        return
     typer.echo(json.dumps(findings.as_json(), indent=2, ensure_ascii=False) if as_json else str(findings))
     if not findings.healthy:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id owner/name.",
+        help="emoji-sdxl, emoji-flux, a folder saved by diffusers, a .safetensors file, or a hub id owner/name.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")]
@@ -52,6 +53,8 @@ Methods = Annotated[str | None, typer.Option(help="With commas between: toma,tom
 PromptFile = Annotated[
     str | None, typer.Option("--prompts", help="A .txt, .csv, .tsv or .json file; default: 16 of the embedded list.")
 ]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file as well.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print one table, however wide the terminal is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 
 
@@ -86,6 +89,17 @@ def read_ratios(text: str) -> list[float]:
             raise SettingError(f"ratio={part!r} is not a number; give shares such as 0.25,0.5,0.75.") from problem
         ratios.append(check("ratio", ratio, Ratio))
     return ratios
+
+
+def require_ratio(methods: Sequence[str], ratio: float | None) -> None:
+    """Raise if a ratio was asked for that no method takes: the baseline merges nothing, and ToDo has its own."""
+    from tomadiff.methods.registry import BASELINE, asked, named
+
+    merging = [name for name in methods if name != BASELINE]
+    if ratio and not merging:
+        raise SettingError(f"The {BASELINE} merges nothing: leave the ratio {ratio:g} out, or name a method.")
+    if ratio is not None and not any(named(name, ratio)[0].ratio == ratio for name in merging):
+        asked(merging[0], ratio)
 
 
 def read_budget(flops: float | None, speedup: float | None, ratio: float | None) -> Budget | None:

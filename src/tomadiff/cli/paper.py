@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tomadiff.cli import options
 from tomadiff.cli.errors import exit_if_failed
+from tomadiff.cli.tables import print_table
 from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_folder, write_whole
 
@@ -53,6 +53,7 @@ def paper(
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
+    wide: options.Wide = False,
     as_json: options.Json = False,
 ) -> None:
     """Make the paper's tables and figures with the model at hand, and say which of its claims reproduce.
@@ -76,7 +77,7 @@ def paper(
     work = Work(out, scale, (device, dtype, allow_pickle), looks, group, shown=not as_json)
     _do(work, model, arch, tables)
     if group.leads:
-        _tell(work, as_json)
+        _tell(work, as_json, wide)
     exit_if_failed(work.failures)
 
 
@@ -113,7 +114,7 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
         work.generate_embedded(wanted)
 
 
-def _tell(work: Work, as_json: bool) -> None:
+def _tell(work: Work, as_json: bool, wide: bool) -> None:
     """Write everything down, and print it."""
     from tomadiff.cli.report import write
     from tomadiff.evaluation.paper.page import page
@@ -135,21 +136,20 @@ def _tell(work: Work, as_json: bool) -> None:
     if as_json:
         typer.echo(held)
     else:
-        _show(work.outcomes, work.folder)
+        _show(work.outcomes, work.folder, wide)
 
 
-def _show(outcomes: list[Outcome], folder: Path) -> None:
+def _show(outcomes: list[Outcome], folder: Path, wide: bool) -> None:
     """Tables without intervals, and a line for each claim."""
     from tomadiff.evaluation.paper.text import MARKS, claim_of, heading_of, summary
 
     console = Console(soft_wrap=True, highlight=False)
     for outcome in outcomes:
-        table = Table(title=heading_of(outcome), title_justify="left")
-        for place, heading in enumerate(outcome.headings):
-            table.add_column(heading, justify="right" if place else "left")
-        for row in outcome.rows:
-            table.add_row(*(value for value, _ in row))
-        console.print(table if outcome.rows else f"{heading_of(outcome)}: {outcome.notes[-1]}", soft_wrap=False)
+        rows = [[value for value, _ in row] for row in outcome.rows]
+        if rows:
+            print_table(console, outcome.headings, rows, heading_of(outcome), wide=wide)
+        else:
+            console.print(f"{heading_of(outcome)}: {outcome.notes[-1]}", markup=False)
         for one in outcome.judged:
             console.print(f"{MARKS[one.verdict]} {one.verdict.value}: {claim_of(one)}", markup=False)
         console.print()

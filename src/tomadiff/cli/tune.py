@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from tomadiff.cli import options
+from tomadiff.cli.tables import print_table
 from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_output
 
@@ -36,6 +36,7 @@ def tune(
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
     out: Preset = Path("preset.json"),
+    wide: options.Wide = False,
     as_json: options.Json = False,
 ) -> None:
     """Try merging, forecasts of steps by tolerance and in fixed patterns, and both; write the best as a preset.
@@ -68,16 +69,16 @@ def tune(
     preset_of(found[0], model, flops, call.get("num_inference_steps", 0)).save(out)
     save_image(chart(found, model), figure)
     journal.close()
-    _tell(found, out, figure, as_json)
+    _tell(found, out, figure, as_json, wide)
 
 
-def _tell(found: Sequence[Finding], out: Path, figure: Path, as_json: bool) -> None:
+def _tell(found: Sequence[Finding], out: Path, figure: Path, as_json: bool, wide: bool) -> None:
     if as_json:
         tried = [_plain(one) for one in found]
         typer.echo(json.dumps({"preset": str(out), "figure": str(figure), "tried": tried}, indent=2))
         return
     console = Console(soft_wrap=True)
-    console.print(_table(found))
+    _show(console, found, wide)
     console.print(f"Wrote {out}; use it with tomadiff.apply(pipe, preset={str(out)!r}).", markup=False)
     console.print(f"What was tried: {figure}", markup=False)
 
@@ -86,8 +87,7 @@ def _plain(one: Finding) -> dict[str, float | str]:
     return {"settings": one.candidate.name, "cost": one.cost, "psnr": one.psnr, "images": one.images}
 
 
-def _table(found: Sequence[Finding], most: int = 12) -> Table:
-    table = Table("settings", "FLOPs", "PSNR", "images", title="Nearest to the unmerged images first")
-    for one in found[:most]:
-        table.add_row(one.candidate.name, f"{one.cost:.1%}", f"{one.psnr:.1f} dB", str(one.images))
-    return table
+def _show(console: Console, found: Sequence[Finding], wide: bool, most: int = 12) -> None:
+    rows = [(one.candidate.name, f"{one.cost:.1%}", f"{one.psnr:.1f} dB", str(one.images)) for one in found[:most]]
+    headings = ("settings", "FLOPs", "PSNR", "images")
+    print_table(console, headings, rows, "Nearest to the unmerged images first", wide=wide)

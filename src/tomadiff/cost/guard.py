@@ -149,7 +149,7 @@ class Guard:
         sites, left_out = sum(len(one.profitable) for one in verdicts), sum(one.left_out for one in verdicts)
         unmerged = sum(one.unmerged for one in verdicts)
         merged = sum(one.merged if one.admits else one.unmerged for one in verdicts)
-        expected = f"; together they are expected to be {unmerged / merged:.2f} times as fast" if merged else ""
+        expected = f"; expected speed-up of these layers: {unmerged / merged:.2f}×" if merged else ""
         return f"{sites - left_out} of {sites} sites merge{expected} on {verdicts[-1].machine}"
 
     def _sites_of(self, group: PlanGroup) -> list[tuple[nn.Module, Site]]:

@@ -48,8 +48,9 @@ def require_match(method: Method, family: Family) -> None:
         raise UnsupportedModelError(f"{type(method).__name__} does not work on {family.title}; it works on {titles}.")
 
 
-def take_off(model: nn.Module, mark: str) -> None:
-    """Take off whatever a model holds under ``mark``."""
+def take_off(model: nn.Module, mark: str, replaced: bool = False) -> None:
+    """Take off whatever a model holds under ``mark``, and tell it whether something else comes in its place."""
     old = unwrap(model).__dict__.get(mark)
     if old is not None:
+        old.replaced = replaced
         old.take_off()

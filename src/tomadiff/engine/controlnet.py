@@ -188,9 +188,9 @@ class Forecasts:
         for control in self._controls:
             control.take_off()
 
-    def take_off_earlier(self) -> None:
+    def take_off_earlier(self, replaced: bool = False) -> None:
         """Take off what an earlier patch has put on."""
         for _, model in self.models:
-            take_off(model, FORECAST)
+            take_off(model, FORECAST, replaced)
         for model in self._controlnets:
             take_off(model, MARK)

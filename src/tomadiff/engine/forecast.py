@@ -47,7 +47,7 @@ class ForecastModel:
         self._names: Counter[str | None] = Counter()
         self._place = (0, -1)  # image and step of the last call
         self.control: weakref.ref[Any] | None = None
-        self.is_on = False
+        self.is_on = self.replaced = False
 
     @property
     def settings(self) -> Forecast:

@@ -76,7 +76,7 @@ class PatchedModel:
         self._read_from: list[Any] = []  # what layouts were read from, see Family.reads
         self._layouts: dict[Any, TokenLayout | None] = {}  # by the shapes of a call: passes may differ in their text
         self.skipped = self.calls = 0
-        self.is_on = self.by_region = False
+        self.is_on = self.by_region = self.replaced = False
         self._last_report: ModelReport | None = None
         self.warned: set[str] = set()
         self._dtypes: dict[torch.dtype, Any] = {}  # the model's own, by that of its first weight
@@ -90,7 +90,7 @@ class PatchedModel:
         self._depths = found.depths
         if self.policy is not None:
             self.policy.start(self)
-        take_off(self.model, MARK)
+        take_off(self.model, MARK, replaced=True)
         self.is_on, self.calls, self.context.rng = True, 0, ImageRng(self.method.seed)
         self.model.__dict__[MARK] = self
         allow_more_graphs(self.model)

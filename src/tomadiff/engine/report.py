@@ -160,7 +160,8 @@ class ForecastReport:
             return [*lines, "  nothing is forecast: every step is computed"]
         if not self.pattern.computed:
             return [*lines, "  nothing is forecast: the model has not run yet"]
-        lines += [f"  {self.pattern}", f"  computed: {' '.join(map(str, self.pattern.computed))}"]
+        lines += [f"  {self.pattern}; expected speed-up of the denoiser: at most {1 / self.pattern.share:.2f}×"]
+        lines += [f"  computed: {' '.join(map(str, self.pattern.computed))}"]
         return lines + ([f"  {self.control}"] if self.control else [])
 
 
@@ -174,21 +175,23 @@ class Report:
     forecasts: tuple[ForecastReport, ...] = ()
 
     def __str__(self) -> str:
-        merging = [self.method, self.schedule, *(text for model in self.models for text in _describe(model))]
-        return "\n".join([text for text in merging if text] + [text for one in self.forecasts for text in one.lines()])
+        models = [text for model in self.models for text in _describe(model)]
+        forecasts = [text for one in self.forecasts for text in one.lines()]
+        return "\n".join([*models, *forecasts, *(text for text in (self.method, self.schedule) if text)])
 
 
-_HEAD = ("where", "grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", "held")
+_HEAD = ("grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", "held")
 
 
 def _describe(model: ModelReport) -> list[str]:
-    lines = [f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped"]
-    lines += [f"  budget: {model.budget}"] if model.budget else []
     levels = _gathered(model.levels)
-    lines += _table([_HEAD, *(level.row() for level in levels)])
+    lines = _table([(model.component, *_HEAD), *(level.row() for level in levels)])
+    lines.append(f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped")
+    lines += [f"  budget: {model.budget}"] if model.budget else []
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")
-    lines += [f"  guard: {model.guard}"] if model.guard else []
+    unknown = "expected speed-up: not estimated, with guard=False" if model.merged else ""
+    lines += [f"  {text}" for text in (f"guard: {model.guard}" if model.guard else unknown,) if text]
     lines += [line for level in levels for line in _left_out(level)]
     lines += _unmerged(model.bypassed)
     return lines + ([f"  note: {model.note}"] if model.note else [])
@@ -236,7 +239,7 @@ def _unmerged(bypassed: Mapping[str, int]) -> list[str]:
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    return ["  " + "  ".join(cells).rstrip() for cells in aligned]
+    return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def _mean_coverage(plan: Plan) -> float:

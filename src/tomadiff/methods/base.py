@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from tomadiff.errors import SettingError
+from tomadiff.errors import SettingError, did_you_mean
 from tomadiff.merging.grid import AnyRegions, Grid, Layout
 from tomadiff.merging.plan import Plan, Share
 from tomadiff.steps.schedule import Schedule
@@ -20,6 +20,17 @@ Span = Literal["op", "block"]
 Levels = Annotated[tuple[Index, ...], Rule("give numbers such as (0, 1), or None for all", bool)]
 
 
+_OF_APPLY = ("schedule", "preset", "flops", "speedup", "guard", "forecast")
+_OTHERS = {  # what other tools call it
+    "merge_attn": "merge_attention",
+    "merge_crossattn": "merge_cross_attention",
+    "merge_mlp": "merge_feed_forward",
+    "max_downsample": "levels",
+    "amount": "ratio",
+    "strength": "ratio",
+    "threshold": "forecast",
+    "cache_interval": "forecast",
+}
 _SELDOM = ("share", "merge_attention", "merge_cross_attention", "merge_feed_forward", "plans_from", "seed", "kernels")
 
 
@@ -105,7 +116,8 @@ class Method(Settings):
         known = [field.name for field in fields(self)]
         unknown = [name for name in changes if name not in known]
         if unknown:
-            raise SettingError(f"{type(self).__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}.")
+            near = _meant(unknown[0], known)
+            raise SettingError(f"{type(self).__name__} has no setting {unknown[0]!r}{near}; it has {', '.join(known)}.")
         return replace(self, **changes)
 
     def completed_by(self, defaults: Mapping[str, Any]) -> Self:
@@ -139,6 +151,16 @@ class Method(Settings):
         """Keep the destinations of ``plan`` and renew what depends on ``tokens`` ``(B, N, C)``; default: nothing."""
         kept: Plan = plan
         return kept
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """What an unknown setting was meant to be: of a schedule, a forecast or another tool, or mistyped."""
+    from tomadiff.steps.forecast import Forecast  # only here: most patches need none
+
+    for kind, word in ((Schedule, "schedule"), (Forecast, "forecast")):
+        if name in {one.name for one in fields(kind)}:
+            return f" (did you mean {word}={kind.__name__}({name}=…)?)"
+    return did_you_mean(_OTHERS.get(name, name), (*known, *_OF_APPLY))
 
 
 def _plain(value: Any) -> str:

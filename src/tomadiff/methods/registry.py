@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tomadiff.errors import require_choice
+from tomadiff.errors import SettingError, require_choice
 from tomadiff.merging.grid import Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.methods.bound import Bound
@@ -16,6 +16,9 @@ from tomadiff.methods.tofu import ToFu
 from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.steps.schedule import Schedule
+
+BASELINE = "baseline"
+"""The unmerged model, by the name it has in every table."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ PAPER: dict[str, Entry] = {
 
 def entry(name: str) -> Entry:
     """An entry by name, the paper's included; an unknown name raises with the known ones."""
+    if name == BASELINE:
+        raise SettingError(
+            f"The {BASELINE} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
+            "nothing. Name a method to merge."
+        )
     require_choice("method", name, (*CATALOGUE, *PAPER))
     return CATALOGUE.get(name) or PAPER[name]
 
@@ -104,3 +112,35 @@ def named(name: str, ratio: float = 0.5) -> tuple[Method, Schedule]:
     known = entry(name)
     method = known.make(ratio)
     return method, known.schedule or method.schedule
+
+
+def asked(name: str, ratio: float | None) -> tuple[Method, Schedule]:
+    """A method that somebody asks for by name; a ratio that it cannot have raises."""
+    method, schedule = named(name, 0.5 if ratio is None else ratio)
+    require_ratio(method, ratio)
+    return method, schedule
+
+
+def require_ratio(method: Method, ratio: float | None) -> None:
+    """Raise if a ratio was asked for that ``method`` does not take."""
+    if ratio not in (None, method.ratio):
+        kind = type(method).__name__
+        raise SettingError(
+            f"{kind} has a ratio of its own, {method.ratio:g}, so {ratio:g} is not possible; leave the ratio out."
+        )
+
+
+def chosen_method(
+    method: Method | float | str | None, ratio: float | None, settings: Mapping[str, Any]
+) -> tuple[Method, Schedule]:
+    """The method that somebody asks for, with its schedule: as it is, by name, or as a ratio of the default."""
+    if isinstance(method, str):
+        made, schedule = asked(method, ratio)
+        return made.changed(settings), schedule
+    if isinstance(method, int | float):
+        if ratio is not None:
+            raise SettingError(f"Two ratios were given, {method} and {ratio}; give one.")
+        method, ratio = None, method
+    made = (method or ToMA()).changed(settings if ratio is None else {"ratio": ratio, **settings})
+    require_ratio(made, ratio)
+    return made, made.schedule

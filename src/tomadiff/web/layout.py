@@ -47,11 +47,13 @@ class Layout:
         # Lines for what is wrong, each rendered below its field.
         self.problems = {name: gr.HTML(visible=False, render=False) for name in FIELDS}
         examples = EMOJI if first.embedded else SCENES
-        self.prompt = gr.Textbox(examples[0], label="Prompt", placeholder="What to generate", elem_id="prompt")
+        self.prompt = gr.Textbox(
+            examples[0], label="Prompt", placeholder="What to generate", info=about(first), elem_id="prompt"
+        )
         self.problems["prompt"].render()
         gr.Examples([[text] for text in examples], self.prompt, elem_id="examples")
         self.ratio = gr.Slider(
-            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away", elem_id="ratio"
+            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away: 0.5 is half", elem_id="ratio"
         )
         self.problems["ratio"].render()
         methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "baseline")]
@@ -123,6 +125,12 @@ class Layout:
     def line(self, text: str | None) -> Any:
         """An update of a line that says what is wrong; without text it goes away."""
         return self.gr.update(value=alert(text) if text else "", visible=bool(text))
+
+
+def about(model: Model) -> str:
+    """What to know about prompts of a model."""
+    read = f"The first {model.words} tokens are read." if model.words else ""
+    return f"An object on a background colour. {read}" if model.embedded else read
 
 
 def alert(text: str) -> Markup:

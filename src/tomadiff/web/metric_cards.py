@@ -10,7 +10,7 @@ from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import AnyNetwork, PairNetwork, image_features, to_pixels
 from tomadiff.evaluation.metrics.measure import gives
 from tomadiff.evaluation.metrics.table import metric
-from tomadiff.evaluation.report.markup import Markup, tag
+from tomadiff.evaluation.report.markup import Markup, joined, tag
 
 
 def apart(unmerged: Image.Image, merged: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
@@ -34,22 +34,30 @@ def written(name: str, value: float) -> str:
     return "equal" if name == "psnr" and value >= distances.PSNR_CEILING else f"{value:.{metric(name).digits}f}"
 
 
-def cards(before: float, after: float, metrics: Mapping[str, float], reused: bool = False) -> Markup:
-    """A row of cards: both times in seconds, the speed-up, and every metric.
+def cards(
+    before: float,
+    after: float,
+    metrics: Mapping[str, float],
+    reused: bool = False,
+    title: str = "merged",
+    note: str = "",
+) -> Markup:
+    """A row of cards: both times in seconds, the speed-up if they were taken in one go, and every metric.
 
     Args:
         before: seconds of the unmerged image.
-        after: seconds of the merged one.
+        after: seconds of the other one.
         metrics: by name; see :func:`apart`.
         reused: whether the unmerged image, and so its time, is from before.
+        title: of the other image; empty if nothing was done differently, and its time says nothing.
+        note: a line below.
     """
-    times = [
-        _card(f"{before:.2f} s", "unmerged" + (", cached" if reused else "")),
-        _card(f"{after:.2f} s", "merged"),
-        _card(f"{before / after:.2f}×", "speed-up"),
-    ]
+    times = [_card(f"{before:.2f} s", "unmerged" + (", cached" if reused else ""))]
+    times += [_card(f"{after:.2f} s", title or "the same")]
+    times += [_card(f"{before / after:.2f}×", "speed-up")] if title and not reused else []
+    below = tag("p", note, class_="soft") if note else ""
     quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in metrics.items()]
-    return tag("dl", times, quality, class_="cards")
+    return joined([tag("dl", times, quality, class_="cards"), below])
 
 
 def _card(value: str, title: str, about: str | None = None) -> Markup:

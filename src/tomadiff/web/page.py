@@ -14,9 +14,10 @@ from typing import Any
 
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.evaluation.report.markup import tag
+from tomadiff.evaluation.runs.prompts import unknown_objects
 from tomadiff.methods.registry import CATALOGUE
 from tomadiff.web.errors import line_of
-from tomadiff.web.layout import Layout
+from tomadiff.web.layout import Layout, about
 from tomadiff.web.maps import Maps, overlay
 from tomadiff.web.metric_cards import cards
 from tomadiff.web.progress import Tell, Visitors
@@ -153,14 +154,14 @@ class Page:
         def check(given: Given) -> Given:
             return self._lines(self._read(given))
 
-        def choose(name: str) -> tuple[int, int, int]:
+        def choose(name: str) -> tuple[int, int, int, Any]:
             model = self.session.models[name]
-            return model.canvas.width, model.canvas.height, model.steps
+            return model.canvas.width, model.canvas.height, model.steps, parts.gr.update(info=about(model))
 
         lines = list(parts.problems.values())
         changes = [*(field.change for field in fields), parts.generate.click]
         parts.gr.on(changes, check, set(fields), lines, trigger_mode="always_last", **QUICK)
-        parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps], **QUICK)
+        parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps, parts.prompt], **QUICK)
 
     def _read(self, given: Given) -> ImageRequest | dict[str, str]:
         values = {name: given[field] for name, field in self.parts.fields.items()}
@@ -197,21 +198,29 @@ class Page:
 
     def _shown(self, compared: Compared, view: str) -> Given:
         parts, maps = self.parts, compared.after.maps
-        where, steps = next(iter(maps), None), compared.request.settings.steps
+        settings = compared.request.settings
+        model, where, steps = self.session.models[settings.model], next(iter(maps), None), settings.steps
         shown, note = self._over(compared, view, where, steps)
         return {
-            parts.notice: parts.line(None),
+            parts.notice: parts.line(unknown_objects(model.name if model.embedded else "", [settings.prompt]) or None),
             parts.shown: compared.request,
             parts.pair: (compared.before.image, compared.after.image),
-            parts.cards: cards(compared.before.seconds, compared.after.seconds, compared.metrics, compared.reused),
+            parts.cards: self._cards(compared),
             parts.map: shown,
             parts.note: note,
             parts.turning: parts.gr.update(visible=bool(maps)),
             parts.where: parts.gr.update(choices=_places(maps), value=where),
             parts.step: parts.gr.update(maximum=max(steps, 2), value=steps, visible=steps > 1),
-            parts.code: self.session.models[compared.request.settings.model].python(compared.request),
+            parts.code: model.python(compared.request),
             parts.summary: compared.after.summary,
         }
+
+    def _cards(self, compared: Compared) -> str:
+        """Times, the speed-up if both are of one go and something was done differently, and metrics."""
+        done = [("merged", bool(compared.after.maps)), ("forecast", bool(compared.after.steps))]
+        title = " and ".join(word for word, holds in done if holds)
+        times = compared.before.seconds, compared.after.seconds
+        return cards(*times, compared.metrics, compared.reused, title, compared.after.steps)
 
     def turn_maps(self) -> None:
         """Another view, place or step of the merge map; nothing is generated again."""

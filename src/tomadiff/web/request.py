@@ -102,6 +102,8 @@ def _wrong_prompt(text: object) -> str | None:
 
 
 def _wrong_setting(method: str, ratio: Any) -> str | None:
+    if isinstance(ratio, int | float) and ratio > 1:
+        return f"{ratio:g} is not possible: the ratio is a share, so 0.5 is half."
     try:
         named(method, ratio)
     except SettingError as problem:

@@ -18,6 +18,7 @@ from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import as_prompt, call_of, generate_batch, warm_up
 from tomadiff.evaluation.runs.variants import require_supported, variants
 from tomadiff.patch import Patch
+from tomadiff.steps.forecast import Pattern
 from tomadiff.web.cache import LruCache
 from tomadiff.web.maps import Looker, Maps
 from tomadiff.web.metric_cards import apart
@@ -30,12 +31,13 @@ CACHED = 32  # images, unmerged and merged each
 
 @dataclass(frozen=True)
 class Generated:
-    """An image and the seconds it took; of a merged one, also what merged and what its patch says."""
+    """An image and the seconds it took; of a patched one, what merged, which steps were computed, and its summary."""
 
     image: Image.Image
     seconds: float
     maps: Maps = field(default_factory=dict)
     summary: str = ""
+    steps: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class Model:
         step = lcm(8, factor if getattr(self.pipe, "transformer", None) is None else 2 * factor)
         return Canvas(call.get("width") or width, call.get("height") or height, step)
 
+    @cached_property
+    def words(self) -> int:
+        """How many tokens of a prompt the model reads; 0 where nobody says."""
+        lengths = [getattr(getattr(self.pipe, f"tokenizer{end}", None), "model_max_length", 0) for end in ("", "_2")]
+        return next((length for length in lengths if 0 < length < 100_000), 0)
+
     @property
     def steps(self) -> int:
         """Denoising steps by default."""
@@ -101,7 +109,8 @@ class Model:
             patch.watch(looker)
         call = {**self.call(settings), **progress.arguments(self.pipe)}
         images, seconds = generate_batch(self.pipe, [as_prompt(settings.prompt)], [settings.seed], call)
-        return Generated(images[0], seconds - looker.seconds, looker.maps, patch.summary() if patch else "")
+        said = ("", "") if patch is None else (patch.summary(), _computed(patch))
+        return Generated(images[0], seconds - looker.seconds, looker.maps, *said)
 
     def python(self, request: ImageRequest) -> str:
         """The lines that generate the merged image."""
@@ -110,6 +119,12 @@ class Model:
         source = origin(self.name, models.describe(self.name, self.pipe), self.embedded)
         given = settings.prompt, settings.seed, self.call(settings)
         return three_lines(source, variant.method, variant.schedule, *given, variant.tolerance)
+
+
+def _computed(patch: Patch) -> str:
+    """Which steps were computed, if others were forecast."""
+    pattern = patch.pattern if patch.forecast is not None else Pattern()
+    return f"{pattern}: {', '.join(str(step + 1) for step in pattern.computed)}." if pattern.forecast else ""
 
 
 def _sample_size(pipe: Any) -> tuple[int, int]:

@@ -35,6 +35,13 @@ class Interval:
     high: float
     count: int
 
+    def digits(self, most: int) -> int:
+        """How many digits after the point the interval leaves (or, without one, the value): at most ``most``."""
+        spread = (self.high - self.low) / 2 or abs(self.value) / 10
+        if not 0 < spread < math.inf:
+            return most
+        return max(0, min(most, 1 - math.floor(math.log10(spread))))
+
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 

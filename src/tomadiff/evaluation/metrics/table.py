@@ -193,6 +193,7 @@ def _cells(row: Row, names: tuple[str, ...]) -> list[str]:
 
 
 def _cell(interval: Interval, digits: int) -> str:
+    digits = interval.digits(digits)
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 

@@ -60,13 +60,24 @@ def chart(
     series: Sequence[Series],
     unmerged: float | None = None,
     write: Callable[[float], str] = "{:g}".format,
+    exact: bool = False,
 ) -> Markup:
-    """One chart; ``unmerged`` is a place on the horizontal axis to mark with a dashed line."""
+    """One chart.
+
+    Args:
+        title: of the chart.
+        across: of the horizontal axis.
+        up: of the vertical axis.
+        series: what is shown.
+        unmerged: a place on the horizontal axis to mark with a dashed line.
+        write: how places on the horizontal axis are written.
+        exact: whether its ticks stand at the places that some point has, such as ratios, and not at round numbers.
+    """
     points = [point for one in series for point in one.points]
     wide = [point.x for point in points] + ([] if unmerged is None else [unmerged])
     x = _axis(across, wide, LEFT, WIDTH - RIGHT)
     y = _axis(up, [end for point in points for end in (point.low, point.high)], HEIGHT - BOTTOM, TOP)
-    parts = [tag("title", title), _grid(x, y, write)]
+    parts = [tag("title", title), _grid(x, y, _apart(x, wide) if exact else x.ticks, write)]
     if unmerged is not None:
         parts.append(_mark(x.at(unmerged)))
     parts += [_line(one, number, x, y) for number, one in enumerate(series)]
@@ -84,11 +95,20 @@ def _round_step(rough: float) -> float:
     return size * next(step for step in (1, 2, 2.5, 5, 10) if rough <= step * size * (1 + 1e-9))
 
 
-def _grid(x: Axis, y: Axis, write: Callable[[float], str]) -> list[Markup]:
+def _apart(x: Axis, values: Sequence[float], least: float = 34) -> list[float]:
+    """Those of ``values`` that leave space for a number between them."""
+    kept: list[float] = []
+    for value in sorted(set(values)):
+        if not kept or x.at(value) - x.at(kept[-1]) >= least:
+            kept.append(value)
+    return kept
+
+
+def _grid(x: Axis, y: Axis, marks: Sequence[float], write: Callable[[float], str]) -> list[Markup]:
     floor = HEIGHT - BOTTOM
     lines = [tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y.at(v), y2=y.at(v), class_="rule") for v in y.ticks]
     heights = [tag("text", _short(v), x=LEFT - 8, y=y.at(v) + 4, text_anchor="end") for v in y.ticks]
-    places = [tag("text", write(round(v, 10)), x=x.at(v), y=floor + 18, text_anchor="middle") for v in x.ticks]
+    places = [tag("text", write(round(v, 10)), x=x.at(v), y=floor + 18, text_anchor="middle") for v in marks]
     middle = (TOP + floor) / 2
     names = [
         tag("text", x.title, x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 8, text_anchor="middle", class_="axis"),

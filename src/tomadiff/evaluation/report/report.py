@@ -154,6 +154,7 @@ def number(interval: Interval | None, digits: int) -> tuple[str, str]:
     """The value, and its interval apart from it."""
     if interval is None:
         return "–", ""
+    digits = interval.digits(digits)
     low, high = (f"{end:.{digits}f}" for end in (interval.low, interval.high))
     return f"{interval.value:.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
 

@@ -36,7 +36,8 @@ def _chart(runs: Sequence[LoadedRun], name: str, across: str) -> Markup:
     words, write = AXES[across]
     base = None if across == "ratio" else runs[0].unmerged
     mark = None if base is None else getattr(base, across) or None
-    return chart(f"{metric(name).title} over {words}", words, heading(name), _series(runs, name, across), mark, write)
+    title, series = f"{metric(name).title} over {words}", _series(runs, name, across)
+    return chart(title, words, heading(name), series, mark, write, exact=across == "ratio")
 
 
 def _series(runs: Sequence[LoadedRun], name: str, across: str) -> list[Series]:

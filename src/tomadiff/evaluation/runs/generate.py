@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ def call_of(
     """What to call a pipeline with: the given settings, else the model's own, else the pipeline's defaults."""
     if steps is not None:
         require_count("steps", steps)
+    if size is not None:
+        _require_size(pipe, size)
     given = {"num_inference_steps": steps, "guidance_scale": guidance}
     given |= {"width": size[0], "height": size[1]} if size else {}
     call = models.settings(model) | {name: value for name, value in given.items() if value is not None}
@@ -40,6 +43,18 @@ def call_of(
         if name in known:
             call.setdefault(name, known[name].default)
     return call
+
+
+def _require_size(pipe: Any, size: tuple[int, int]) -> None:
+    """Raise for pixels that do not make whole latents, which pipelines refuse or silently round."""
+    patch = 2 if getattr(pipe, "transformer", None) is not None else 1
+    least = math.lcm(8, patch * int(getattr(pipe, "vae_scale_factor", 8)))
+    if any(side % least for side in size):
+        below = "x".join(str(max(least, side - side % least)) for side in size)
+        raise SettingError(
+            f"size={size[0]}x{size[1]} is not possible with {type(pipe).__name__}: give multiples of {least}, such as "
+            f"{below}."
+        )
 
 
 def generate_image(pipe: Any, prompt: Prompt | str, seed: int, call: Call | None = None) -> Image.Image:

@@ -20,6 +20,10 @@ from tomadiff.utils.reading import OBJECT, read_json
 EMBEDDED = ("emoji-sdxl", "emoji-flux")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_PICKLE = (
+    "{} is a pickle, which can run any code when it is opened; get the model as safetensors, or pass --allow-pickle "
+    "if you trust whoever made it."
+)
 _DENOISERS = ("transformer", "unet")
 
 
@@ -36,7 +40,8 @@ def load(
     """A pipeline that is ready to generate.
 
     Args:
-        model: ``"emoji-sdxl"``, ``"emoji-flux"``, a folder saved by diffusers, or a hub id such as ``"owner/name"``.
+        model: ``"emoji-sdxl"``, ``"emoji-flux"``, a folder saved by diffusers, a hub id such as ``"owner/name"``, or a
+            checkpoint in a single file.
         device: ``None`` takes the GPU if there is one.
         dtype: ``None`` takes half precision on a GPU (bfloat16 for transformers, which overflow in float16) and
             float32 on the CPU.
@@ -48,7 +53,7 @@ def load(
         with quiet():
             pipe = embedded.load(name, dtype=wanted)
     else:
-        pipe = _load(name, place, dtype, allow_pickle)
+        pipe = (_load_file if Path(name).is_file() else _load)(name, place, dtype, allow_pickle)
     pipe.to(place)
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -153,6 +158,30 @@ def _load(name: str, device: torch.device, dtype: str | torch.dtype | None, allo
         raise ModelError(_why(name, problem)) from problem
 
 
+def _load_file(name: str, device: torch.device, dtype: str | torch.dtype | None, allow_pickle: bool) -> Any:
+    """A whole checkpoint in one file; what kind of pipeline it is, diffusers tells by its weights."""
+    require_model(name, allow_pickle)
+    import diffusers
+    from diffusers.loaders import single_file_utils as files
+
+    try:
+        with quiet():
+            source = files.fetch_diffusers_config(files.load_single_file_checkpoint(name))
+            place = source["pretrained_model_name_or_path"]
+            parts = _hub_parts(place)
+            kind = getattr(diffusers, parts["_class_name"])
+            return kind.from_single_file(name, config=place, torch_dtype=_dtype(dtype, device, parts))
+    except files.SingleFileComponentError as problem:
+        raise ModelError(
+            f"{name} holds a part of a pipeline only; load the part with from_single_file in Python, give it to "
+            "from_pretrained of the whole pipeline, and that to tomadiff.apply."
+        ) from problem
+    except ModelError:
+        raise
+    except Exception as problem:  # whatever a file that is no checkpoint leads to
+        raise ModelError(f"{name} could not be loaded: {' '.join(str(problem).split())[:300]}") from problem
+
+
 def require_model(name: str, allow_pickle: bool = False) -> None:
     """Raise for anything that is plainly no model, before the hub is asked for it and anything is loaded."""
     path = Path(name)
@@ -161,7 +190,7 @@ def require_model(name: str, allow_pickle: bool = False) -> None:
     elif path.is_dir():
         _require_pipeline(path, allow_pickle)
     elif path.is_file():
-        raise ModelError(f"{name} is a single file; give a folder saved with pipe.save_pretrained, or a hub id.")
+        _require_checkpoint(path, allow_pickle)
     elif f"emoji-{name}" in EMBEDDED:
         raise ModelError(embedded.not_embedded(name))
     elif name.count("/") != 1 or name.startswith((".", "/", "~")):
@@ -169,6 +198,13 @@ def require_model(name: str, allow_pickle: bool = False) -> None:
             f"There is no model {name!r}: no such folder, not embedded ({', '.join(EMBEDDED)}), and not a hub id "
             "such as owner/name."
         )
+
+
+def _require_checkpoint(file: Path, allow_pickle: bool) -> None:
+    if file.suffix in _PICKLES and not allow_pickle:
+        raise ModelError(_PICKLE.format(file))
+    if file.suffix not in (".safetensors", *_PICKLES):
+        raise ModelError(f"{file} is no checkpoint; give a .safetensors file, a saved folder or a hub id.")
 
 
 def _require_pipeline(folder: Path, allow_pickle: bool) -> None:
@@ -208,16 +244,16 @@ def _require_safetensors(folder: Path) -> None:
         files = [path for path in part.iterdir() if path.is_file()]
         pickles = [path.name for path in files if path.suffix in _PICKLES]
         if pickles and not any(path.suffix == ".safetensors" for path in files):
-            raise ModelError(
-                f"{part / pickles[0]} is a pickle, which can run any code when it is opened; get the model as "
-                "safetensors, or pass --allow-pickle if you trust whoever made it."
-            )
+            raise ModelError(_PICKLE.format(part / pickles[0]))
 
 
 def _variant(folder: Path) -> str | None:
     """``"fp16"`` where only those files were downloaded."""
     weights = [path.name for part in _components(folder) for path in part.glob("*.safetensors")]
     return "fp16" if weights and all(".fp16." in name for name in weights) else None
+
+
+_NO_NETWORK = ("couldn't connect", "Cannot reach", "ConnectError", "Name or service not known", "name resolution")
 
 
 def _why(name: str, problem: Exception) -> str:
@@ -227,6 +263,8 @@ def _why(name: str, problem: Exception) -> str:
     text = " ".join(str(problem).split())
     if "safetensors" in text and "pickle" not in text:
         return f"{name} has no weights as safetensors; pass --allow-pickle if you trust whoever made it. ({text[:200]})"
-    if constants.HF_HUB_OFFLINE and not Path(name).is_dir():
+    if constants.HF_HUB_OFFLINE and not Path(name).exists():
         return f"{name} is not on this machine, and HF_HUB_OFFLINE forbids to download it."
+    if any(word in text for word in _NO_NETWORK):
+        return f"{name} is not on this machine, and the hub cannot be reached; get it where there is a network."
     return f"{name} could not be loaded: {text[:300]}"

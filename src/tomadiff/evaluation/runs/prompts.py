@@ -81,6 +81,16 @@ def emoji_prompts() -> list[Prompt]:
     ]
 
 
+def unknown_objects(model: str, texts: Iterable[str]) -> str:
+    """What to say where an embedded pipeline is asked for what it never saw; empty where all is well."""
+    if model not in ("emoji-sdxl", "emoji-flux"):
+        return ""
+    strange = [text for text in texts if not any(name in text.lower() for name in OBJECTS)]
+    if not strange:
+        return ""
+    return f"{model} knows twelve objects, and {strange[0]!r} names none of them: {', '.join(OBJECTS)}."
+
+
 def emoji_prompt(name: str, colour: str) -> str:
     """'a fox on a blue background'."""
     return f"{_article(name)} {name} on {_article(colour)} {colour} background"

@@ -14,13 +14,11 @@ from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import Call, arguments_of
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.methods.base import Method
+from tomadiff.methods.registry import BASELINE as BASELINE
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 from tomadiff.steps.forecast import Forecast
 from tomadiff.steps.schedule import Schedule
-
-BASELINE = "baseline"
-"""The unmerged model, by the name it has in every table."""
 
 UNGUARDED = (
     "Tokens merge wherever the method says, so that methods are compared alike (guard=False). tomadiff.apply leaves "
