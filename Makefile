@@ -19,7 +19,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads that nobody asked for; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test everything oldest lint format bench bench-full results train clean
+.PHONY: help demo test everything oldest lint format docs bench bench-full results train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,14 @@ lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 format: $(STAMP) ## let ruff fix and format what it can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+# An environment of its own: the site needs neither torch nor the package.
+docs: ## build the documentation site strictly, links checked (build/site)
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > .venv-docs/docs.txt
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt -r .venv-docs/docs.txt
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
+	@echo "The site is in build/site/index.html"
 
 bench: $(STAMP) ## a few minutes: what a plan costs, merging against ToMeSD's, steps of the full SDXL at 512² (12 GB of memory)
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.planning

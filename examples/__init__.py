@@ -1,0 +1,1 @@
+"""Short scripts, one per family of models; each runs offline with ``--tiny``."""

@@ -1,0 +1,34 @@
+"""Z-Image-Turbo: few steps, so tokens merge.
+
+python -m examples.z_image          # a GPU; downloads the model
+python -m examples.z_image --tiny   # offline
+"""
+
+import torch
+
+import tomadiff
+from examples.common import Loaded, run, seed
+
+PROMPT = "a fox in the snow, oil painting"
+
+
+def load() -> Loaded:
+    from diffusers import ZImagePipeline
+
+    pipe = ZImagePipeline.from_pretrained("Tongyi-MAI/Z-Image-Turbo", torch_dtype=torch.bfloat16).to("cuda")
+    return pipe, lambda: pipe(PROMPT, num_inference_steps=9, guidance_scale=0.0, generator=seed()).images[0]
+
+
+def tiny() -> Loaded:
+    from tests.families.test_newer_pipelines import z_image
+
+    return z_image()
+
+
+WAYS = {
+    "recommended": tomadiff.apply,
+    "a quarter of the tokens": lambda pipe: tomadiff.apply(pipe, 0.25),
+}
+
+if __name__ == "__main__":
+    run(load, tiny, WAYS)
