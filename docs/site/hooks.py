@@ -1,4 +1,4 @@
-"""What MkDocs does besides: a page for each public name, and links that leave the documentation lead to the repository."""
+"""What MkDocs does besides: a page for each public name, and links out of docs/ that lead to the repository."""
 
 import ast
 import re

@@ -77,9 +77,10 @@ def doctor(
 
     findings = examine()
     if gpu:
-        from tomadiff.cli.gpu import measured
+        from tomadiff.evaluation.timing.gpu import measured
 
-        typer.echo(measured(findings, model, device))
+        failed = "; ".join(str(check) for check in findings.checks if not check.passed)
+        typer.echo(measured(findings.rows() | {"self-test": failed or "all passed"}, model, device))
         return
     typer.echo(json.dumps(findings.as_json(), indent=2, ensure_ascii=False) if as_json else str(findings))
     if not findings.healthy:

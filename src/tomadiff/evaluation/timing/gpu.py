@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +10,6 @@ from rich.console import Console
 from torch import Tensor
 
 import tomadiff
-from tomadiff.cli.doctor import Findings
 
 if TYPE_CHECKING:
     from tomadiff.evaluation.timing.latency import Measurement
@@ -24,8 +23,8 @@ _FULL = 20 * 2**30  # bytes of memory that a whole SDXL and its work take and mo
 _GRID, _CHANNELS = tomadiff.Grid(32, 32), 320
 
 
-def measured(findings: Findings, model: str | None, device: str | None) -> str:
-    """Everything that is measured, while stderr says what is under way."""
+def measured(about: Mapping[str, str], model: str | None, device: str | None) -> str:
+    """What is known ``about`` the machine and everything that is measured, while stderr says what is under way."""
     from tomadiff.evaluation.runs.models import device_of
     from tomadiff.evaluation.timing.workloads import dtype_of
 
@@ -34,16 +33,8 @@ def measured(findings: Findings, model: str | None, device: str | None) -> str:
         parts = [kernels(place, dtype_of(None, place))]
         status.update("loading")
         parts.append(times(model, place, lambda what: status.update(f"timing {what}")))
-    return block(findings, parts)
-
-
-def block(findings: Findings, parts: Sequence[str]) -> str:
-    """Everything as Markdown."""
-    about = "\n".join(f"| {name} | {text} |" for name, text in findings.rows().items())
-    failed = [str(check) for check in findings.checks if not check.passed]
-    checks = "all passed" if not failed else "; ".join(failed)
-    head = f"### tomadiff doctor --gpu\n\n| | |\n|---|---|\n{about}\n| self-test | {checks} |"
-    return "\n\n".join([head, *parts]) + "\n"
+    rows = "\n".join(f"| {name} | {text} |" for name, text in about.items())
+    return "\n\n".join([f"### tomadiff doctor --gpu\n\n| | |\n|---|---|\n{rows}", *parts])
 
 
 # ---------------------------------------------------------------------------------------------- kernels
