@@ -19,7 +19,8 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     given = hidden_states.transpose(0, 1) if site.tokens_first else hidden_states
     if not ready_to_merge(site, given, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site, given, args, kwargs)
+    if site.adapts:
+        args, kwargs = for_merged(site, given, args, kwargs)
     head, merged = site.head, site.group.merge(given, site.head)
 
     def unmerged(tokens: Tensor) -> Tensor:
@@ -35,7 +36,8 @@ def merged_block(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: A
     group = site.group
     if not ready_to_merge(site, hidden_states, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    args, kwargs = for_merged(site, hidden_states, args, kwargs)
+    if site.adapts:
+        args, kwargs = for_merged(site, hidden_states, args, kwargs)
     head, merged = site.head, group.merge(hidden_states, site.head)
 
     def added(image: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) ->
 def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     group = site.group
-    if not group.active or (site.serves_text and not site.fits(tokens)):
+    if not group.active or (site.serves_text and not site.fits(tokens.shape)):
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:
@@ -93,7 +95,7 @@ def _renew_if_due(site: Site, tokens: Tensor) -> None:
     if torch.compiler.is_compiling():
         due = site.first_in_group and _misfit(site, tokens) is None
     else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
-        due = (site.first_in_group or group.is_stale()) and site.fits(tokens) and len(tokens) == group.batch
+        due = (site.first_in_group or group.is_stale()) and site.fits(tokens.shape) and len(tokens) == group.batch
     if due:
         group.renew(_as_first_op_sees(site, tokens))
 

@@ -16,7 +16,7 @@ def reusing_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any
     """As :func:`merged_op` at some steps of a run; at the others, what the op gave last in the same pass."""
     site: Site = getattr(self, DATA)
     group = site.group
-    if site.serves_text and (site.is_ambiguous or not site.fits(hidden_states)):
+    if site.serves_text and (site.is_ambiguous or not site.fits(hidden_states.shape)):
         return merged_op(self, hidden_states, *args, **kwargs)
     if group.reuses:
         result = site.last.get(group.pass_index)

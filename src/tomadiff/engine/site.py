@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
 
 from tomadiff.engine.group import PlanGroup
 from tomadiff.errors import PatchError
@@ -95,7 +95,12 @@ class Site:
         grid, layout = self.group.grid, self.group.layout
         return self.serves_text and grid is not None and layout is not None and layout.text == grid.tokens
 
-    def fits(self, tokens: Tensor) -> bool:
-        """Whether these are all tokens ``(B, head + N + tail, C)`` of a call: a plan made from some fits no others."""
+    @property
+    def adapts(self) -> bool:
+        """Whether other arguments have to suit merged tokens."""
+        return bool(self.again or self.key_bias or self.picked)
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether ``(B, head + N + tail, C)`` are all tokens of a call: a plan made from some fits no others."""
         grid = self.group.grid
-        return grid is not None and tokens.dim() == 3 and tokens.shape[1] == sum(self.around) + grid.tokens
+        return grid is not None and len(shape) == 3 and shape[1] == sum(self.around) + grid.tokens
