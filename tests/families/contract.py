@@ -274,7 +274,7 @@ class Identity(Method):
 
 def first_ones(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """A selector that does not look."""
-    return Selection(torch.arange(count).expand(len(similarity), -1).contiguous())
+    return Selection(torch.arange(count).expand(len(similarity), -1).contiguous(), torch.zeros(len(similarity), count))
 
 
 # ---------------------------------------------------------------------------------------------- seeing what happens
