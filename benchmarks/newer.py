@@ -49,7 +49,7 @@ def measured(case: Case) -> list[Row]:
             step.warm(patch)
             (part,) = step.parts(patch)  # plans are new at every step
             merged = trace(part.call)
-            held = sum(plan.nbytes for _, plan in patch.plans())
+            held = sum(plan.nbytes for plan in patch.plans().values())
         faster = {
             name: f"{machine.seconds(unmerged) / machine.seconds(merged):.3f}" for name, machine in MACHINES.items()
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tomadiff
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.runs.flops import count
 from tomadiff.evaluation.timing.architectures import ARCHITECTURES, build, inputs
@@ -22,7 +23,7 @@ LONG = {"sdxl", "flux", "sd3"}  # seconds each, on the meta device
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ARCHITECTURES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PUBLISHED]
 )
 def test_every_architecture_has_its_published_size(name: str) -> None:
     model = build(name)
@@ -30,6 +31,30 @@ def test_every_architecture_has_its_published_size(name: str) -> None:
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
     assert count(model, inputs(name)) / 1e12 == pytest.approx(tera, rel=0.01)
     assert all(weight.is_meta for weight in model.parameters())
+
+
+BILLIONS = {"flux3": 5.5, "z-image": 6.2, "flux2-klein": 3.9, "qwen-image-2.1": 7.1, "anima": 2.0, "krea2": 12.8}
+
+
+def test_all_are_known() -> None:
+    assert {*PUBLISHED, *BILLIONS} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_newer_architectures(name: str) -> None:
+    """One block of each kind runs, and merges."""
+    pytest.importorskip("diffusers", minversion="0.42")
+    with torch.no_grad(), tomadiff.apply(build(name, depth=1), 0.5, guard=False) as patch:
+        patch.step(0)
+        patch._models[0].model(**inputs(name, 256))
+        assert {plan.tokens for plan in patch.plans().values()} == {256}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "billions"), BILLIONS.items())
+def test_newer_architectures_have_their_size(name: str, billions: float) -> None:
+    pytest.importorskip("diffusers", minversion="0.42")
+    assert sum(weight.numel() for weight in build(name).parameters()) / 1e9 == pytest.approx(billions, abs=0.05)
 
 
 def test_depth_keeps_some_blocks_of_every_stack() -> None:

@@ -17,12 +17,18 @@ _KLEIN = {
     "joint_attention_dim": 7680,
     "guidance_embeds": False,
 }
-_ANIMA = {
+_ANIMA = {  # as Cosmos-Predict2 2B, whose padding mask is one more channel
+    "in_channels": 17,
+    "concat_padding_mask": False,
     "num_layers": 28,
     "num_attention_heads": 16,
     "rope_scale": (1.0, 4.0, 4.0),
     "extra_pos_embed_type": None,
-}  # as Cosmos-Predict2 2B
+}
+_QWEN21 = {
+    "num_layers": 32,
+    "causal_condition": False,  # one modulation for text and image, as many FLOPs: the meta device reads no masks
+}
 
 
 def _ids(side: int, step: float = 1.0) -> Tensor:
@@ -83,10 +89,9 @@ def _qwen_image21_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
 
 def _anima_inputs(noise: Noise, side: int, batch: int) -> dict[str, Any]:
     return {
-        "hidden_states": noise(batch, 16, 1, side, side),
+        "hidden_states": noise(batch, 17, 1, side, side),
         "timestep": noise(batch).fill_(0.5),
         "encoder_hidden_states": noise(batch, 512, 1024),
-        "padding_mask": noise(1, 1, 8 * side, 8 * side).fill_(0),
     }
 
 
@@ -101,7 +106,7 @@ NEWER = {
     "qwen-image-2.1": Architecture(
         "Qwen-Image 2.1",
         "QwenImage21Transformer2DModel",
-        {"num_layers": 32},
+        _QWEN21,
         ("num_layers",),
         1024,
         32,
