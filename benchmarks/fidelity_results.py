@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, SAME_COST, SETS, Bench, known, ladder
+from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, RETIRED, SAME_COST, SETS, Bench, known, ladder
 from benchmarks.fidelity import PROMISED_PAIRS, path_of
 from tomadiff.evaluation.metrics.samples import resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, paired_ratio
@@ -102,8 +102,9 @@ class Results:
         return [one.name for one in SETS[which](Bench(self.model, self.steps, lambda _: 1.0))]
 
     def measured_of(self, which: str) -> list[Measured]:
-        """Those of a set that were generated."""
-        return [one for one in map(self.get, self.names_of(which)) if one]
+        """Those of a set that were generated, also of caches that are no more."""
+        names = [*(RETIRED if which == "caches" else ()), *self.names_of(which)]
+        return [one for one in map(self.get, names) if one]
 
 
 # ---------------------------------------------------------------------------------------------- what must hold

@@ -43,7 +43,7 @@ def curves(results: Results, measure: str) -> Iterator[Line]:
     lines: dict[str, tuple[list[Measured], int, bool]] = {"ToMA": (_chosen(results), 0, False)}
     for title, (name, colour, dashed) in METHODS.items():
         lines[title] = _measured(results, [f"{name} {ratio:.2f}" for ratio in RATIOS]), colour, dashed
-    names = results.names_of("caches")
+    names = [one.name for one in results.measured_of("caches")]
     for colour, kind in enumerate(dict.fromkeys(map(kind_of_cache, names)), start=5):
         own = [name for name in names if kind_of_cache(name) == kind]
         title = "reuse of ops" if kind == "reuse" else kind

@@ -60,13 +60,13 @@ def test_a_busy_machine_generates_the_same_image() -> None:
 
 @pytest.mark.slow
 def test_four_processes_generate_the_same_images() -> None:
-    """Both embedded pipelines, three ratios and a speed-up; two of the processes run beside a loop on both cores."""
+    """Both embedded pipelines and all settings; two of the processes run beside a loop on both cores."""
     steps = os.environ.get("SAME_BYTES_STEPS", "20")
     options = ("--steps", steps, "--threads", os.environ.get("SAME_BYTES_THREADS", "2"))
     found = [generated(*options) for _ in range(2)]
     with busy(2):
         found += [generated(*options) for _ in range(2)]
-    assert len(found[0]) == 8
+    assert len(found[0]) == 2 * len(SETTINGS)
     assert not [text for text in found[0].values() if text.startswith("error")]
     assert found[1:] == found[:1] * 3
 

@@ -124,6 +124,16 @@ def test_eval_generates_measures_and_says_where(whole: Run) -> None:
     assert whole.environment["processes"] == 1
 
 
+def test_eval_measures_forecasts_and_the_report_names_them(invoke: Invoke, tmp_path: Path) -> None:
+    few = ("--limit", "1", "--seeds", "1", "--steps", "8", "--size", "64", "--networks", "none", "--device", "cpu")
+    result = invoke("eval", "--methods", "baseline", "--forecast", "0,1", *few)
+    assert result.exit_code == 0, result.output
+    counted = {sample.method: sample.flops for sample in Run(tmp_path / "run").samples().values()}
+    assert 0 < counted["forecast-1"] < counted["baseline"]
+    for written in (result.stdout, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")):
+        assert "forecast-1" in written
+
+
 def test_eval_again_generates_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "generate_batch", lambda *_: pytest.fail("generated a finished image"))
     table = invoke("eval", *EVAL, out=whole.folder)

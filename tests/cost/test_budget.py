@@ -128,7 +128,6 @@ def test_speedup_is_above_one(given: dict[str, Any]) -> None:
         ((0.5,), {"flops": 0.6}, "Both flops=0.6 and the ratio 0.5"),
         ((), {"ratio": 0.5, "speedup": 1.4}, "Both speedup=1.4 and the ratio 0.5"),
         ((), {"flops": 0.6, "schedule": Schedule(start=4)}, "leave out schedule.start=4"),
-        ((), {"flops": 0.6, "schedule": Schedule(reuse_every=2)}, "leave out schedule.reuse_every=2"),
         ((ToDo(),), {"flops": 0.6}, "ToDo has a ratio of its own"),
     ],
 )

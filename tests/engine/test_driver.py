@@ -20,9 +20,9 @@ from torch import Tensor, multiprocessing, nn
 
 import tomadiff
 from tests import tiny
-from tomadiff import Schedule, ToMA
+from tomadiff import Forecast, Schedule, ToMA
 from tomadiff.engine.driver import Driver, OneAtATime, number_of
-from tomadiff.engine.hooks import DATA
+from tomadiff.engine.forecast import MARK
 from tomadiff.errors import PatchError
 from tomadiff.steps.clock import StepInfo
 
@@ -235,7 +235,7 @@ def test_no_timestep_is_read(family: str, scheduler: Any, monkeypatch: pytest.Mo
 
 
 # ---------------------------------------------------------------------------------------------- modular pipelines
-HOLDS = {"schedule": Schedule(2, 1, reuse_every=2, reuse_from=1), "guard": False}  # outputs of layers, to reuse
+HOLDS = {"schedule": Schedule(2, 1), "guard": False, "forecast": Forecast(every=2, start=1)}
 
 
 def modular(one: tiny.Tiny) -> Any:
@@ -253,10 +253,8 @@ def generate_by_blocks(pipe: Any, one: tiny.Tiny, **more: Any) -> Any:
 
 
 def held(model: nn.Module) -> int:
-    """Outputs of layers that a patch keeps."""
-    sites = [vars(module)[DATA] for module in model.modules() if DATA in vars(module)]
-    assert sites
-    return sum(len(site.last) for site in sites)
+    """Guidance passes that a patch keeps outputs of."""
+    return len(vars(model)[MARK]._forecaster._passes)
 
 
 @pytest.mark.parametrize("family", ["sdxl", "flux"])

@@ -18,7 +18,7 @@ from tests import denoisers, tiny
 from tests.engine.test_driver import generate_by_blocks, modular
 from tests.steps.test_forecast import CountReads
 from tomadiff import Forecast
-from tomadiff.errors import PatchError, SettingError
+from tomadiff.errors import SettingError
 
 FAMILIES = ("sd15", "sdxl", "flux", "sd3", "pixart", "wan")
 EVERY = Forecast(every=2, start=0.3)
@@ -170,6 +170,22 @@ def test_separate_guidance_passes_have_histories_of_their_own() -> None:
     assert len(calls) == 2 * alone * 5 // 8
 
 
+def test_passes_without_a_name_are_told_apart_by_their_order() -> None:
+    """The text is the only difference, so outputs of one pass in the place of the other's would be equal or swapped."""
+    model = tiny.model("sd15")
+    sample, *texts = (torch.randn(1, *size) for size in ((4, 8, 8), (5, 32), (5, 32)))
+    with tomadiff.apply(model, forecast=Forecast(steps=(0, 1, 2))) as patch, counted(model) as calls, torch.no_grad():
+        patch.begin(steps=5)
+        outputs = []
+        for step in range(5):
+            patch.step(step)
+            outputs.append([model(sample, 900 - step, text, return_dict=False)[0] for text in texts])
+    assert len(calls) == 2 * 3
+    for earlier, later in zip(outputs[2], outputs[4], strict=True):  # so near in time that little changes
+        torch.testing.assert_close(later, earlier, rtol=0.05, atol=0.05)
+    assert not torch.allclose(*outputs[4], rtol=0.05, atol=0.05)
+
+
 def test_guidance_that_ends_early_starts_over() -> None:
     one = tiny.build("sd3")
     one.pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
@@ -211,7 +227,9 @@ def test_two_models_have_histories_of_their_own() -> None:
     with tomadiff.apply(pipe, forecast=Forecast(every=2, start=1)) as patch:
         draw(one)
         assert {report.component for report in patch.report().forecasts} == {"transformer", "transformer_2"}
-        assert all(report.pattern.computed for report in patch.report().forecasts)
+        first, second = (report.pattern for report in patch.report().forecasts)
+        assert {*first.computed, *first.forecast}.isdisjoint({*second.computed, *second.forecast})
+        assert len(second.computed) > 1, "what the first expert gave is no past of the second's"
     assert torch.equal(draw(one), plain)
 
 
@@ -276,23 +294,6 @@ def test_an_exception_in_the_middle_leaves_the_next_image_alone() -> None:
             draw(one, callback_on_step_end=lambda pipe, step, *_: stop() if step == 3 else {})
         assert torch.equal(draw(one), image)
         assert not patch._forecasts.parts[0]._forecaster._passes
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_other_caches_are_refused(first: bool) -> None:
-    one = tiny.build("flux")
-    config = diffusers.FirstBlockCacheConfig(threshold=0.1)
-    if first:
-        one.model.enable_cache(config)
-        with pytest.raises(PatchError, match="FirstBlockCache"):
-            tomadiff.apply(one.pipe, forecast=EVERY)
-    else:
-        patch = tomadiff.apply(one.pipe, forecast=EVERY)
-        one.model.enable_cache(config)
-        with pytest.raises(PatchError, match="FirstBlockCache"):
-            draw(one)
-        patch.remove()
-    one.model.disable_cache()
 
 
 def test_offloading_hooks_and_lora_on_top() -> None:

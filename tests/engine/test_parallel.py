@@ -135,6 +135,7 @@ def work(rank: int, folder: str) -> None:
         torch.testing.assert_close(run(family, merge=True, ulysses_degree=2), merged)
     with pytest.raises(ValueError, match="return_lse"):  # ring attention has no CPU backend in diffusers
         run("flux", merge=True, ring_degree=2)
+    _forecasts_are_decided_together(rank, folder)
     _every_process_its_own_image(rank)
     distributed.destroy_process_group()
 
@@ -148,6 +149,25 @@ def _every_process_its_own_image(rank: int) -> None:
     wrapped.config, wrapped.add_embedding, wrapped.dtype = unet.config, unet.add_embedding, unet.dtype
     one.pipe.unet = wrapped
     assert torch.equal(one.draw(seed=rank), expected)
+
+
+def _forecasts_are_decided_together(rank: int, folder: str) -> None:
+    """The times that the processes are told differ, so they would not decide alike."""
+    from diffusers import ContextParallelConfig
+
+    model, inputs = tiny.model("wan").double(), wan_inputs()
+    model.enable_parallelism(config=ContextParallelConfig(ulysses_degree=2))
+    with tomadiff.apply(model, forecast=0.3) as patch, torch.no_grad():
+        patch.begin(steps=12)
+        for step in range(12):
+            patch.step(step)
+            model(**{**inputs, "timestep": torch.tensor([900 - (5 + 60 * rank) * step])})
+        part = patch._forecasts.parts[0]
+        assert distributed.get_world_size(part._forecaster.group) == 2
+        assert patch.pattern.forecast
+        computed: list[Any] = [None, None]
+        distributed.all_gather_object(computed, patch.pattern.computed)
+    assert computed[0] == computed[1]
 
 
 @pytest.mark.slow

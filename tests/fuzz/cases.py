@@ -14,7 +14,7 @@ SIZES = (64, 32, 48, 80, 96)
 STEPS = (3, 1, 2, 4, 5)
 METHODS = tuple(CATALOGUE)
 RATIOS = (0.5, 0.0, 0.1, 0.25, 0.75, 0.9)
-SCHEDULES = ("default", "every step", "every 2 and 1", "from half", "last steps", "per level", "reuse")
+SCHEDULES = ("default", "every step", "every 2 and 1", "from half", "last steps", "per level")
 SETTINGS: dict[str, dict[str, Any]] = {  # beside a ratio, of ToMA alone
     "none": {},
     "samples apart": {"share": "sample"},

@@ -59,7 +59,7 @@ def _check_patched(case: Case, built: Tiny, patch: Patch, plain: Tensor) -> None
     assert merged.shape == plain.shape, "another shape"
     assert merged.isfinite().all(), "not finite"
     assert str(patch.summary()), "no summary"
-    others = (case.schedule in ("per level", "reuse"), case.forecast != "none", case.setting == "budget")
+    others = (case.schedule == "per level", case.forecast != "none", case.setting == "budget")
     if patch.method.ratio == 0 and not any(others) and case.tool == "none":
         assert torch.equal(merged, plain), "ratio 0 is not bit-exact"
     assert torch.equal(generate(built), merged), "the second image differs"
@@ -111,7 +111,6 @@ def _schedule(case: Case) -> Schedule | None:
         "from half": Schedule(start=0.5),
         "last steps": Schedule(start=2),
         "per level": Schedule(ratio_at_level={0: 0.25}),
-        "reuse": Schedule(reuse_every=2, reuse_from=0.3),
     }[case.schedule]
 
 

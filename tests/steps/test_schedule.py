@@ -49,22 +49,6 @@ def test_ratio_over_levels() -> None:
     assert hash(schedule) == hash(Schedule(ratio_at_level=((1, 0.1),)))
 
 
-def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
-    schedule = Schedule(reuse_every=3, reuse_from=2)
-    assert [schedule.reuses_at(step) for step in range(9)] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
-    assert not any(Schedule().reuses_at(step) for step in range(9))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -76,8 +60,6 @@ def test_reuse_leaves_the_first_steps_and_every_third_alone() -> None:
         {"ratio_at_level": {0: 1.0}},
         {"ratio_at_level": {-1: 0.5}},
         {"ratio_at_level": {0: "half"}},
-        {"reuse_every": 0},
-        {"reuse_from": -1},
     ],
 )
 def test_bad_schedules_are_refused(settings: dict[str, object]) -> None:

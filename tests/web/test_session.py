@@ -56,6 +56,16 @@ def test_both_images_come_from_one_seed_and_differ_by_merging_alone(session: Ses
     assert half.before.seconds > 0 < half.after.seconds
 
 
+def test_forecast_steps_are_another_image_and_come_off_again(session: Session, model: Model) -> None:
+    plain = unpatched(model)
+    forecast = replace(at(0.0, steps=8), variant=Variant.named("toma", 0.0).forecasting(1.0))
+    compared = session.compare(forecast)
+    assert compared.before.image.tobytes() != compared.after.image.tobytes()
+    assert "of 8 steps computed" in compared.after.summary
+    assert "forecast=1," in model.python(forecast)
+    assert np.array_equal(unpatched(model), plain)
+
+
 def test_moving_the_slider_generates_only_the_merged_image_again(session: Session) -> None:
     told: list[tuple[int, int, str]] = []
     first = session.compare(at(0.5, seed=11), lambda *progress: told.append(progress))

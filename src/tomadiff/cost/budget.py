@@ -130,8 +130,6 @@ class Budget(Settings):
             raise SettingError(
                 f"{self} chooses the ratio and the first merged step; leave out schedule.start={schedule.start!r}."
             )
-        if schedule.reuse_every > 1:
-            raise SettingError(f"{self} counts merging alone; leave out schedule.reuse_every={schedule.reuse_every}.")
         if len(ratios_of(method)) < 2:
             raise SettingError(f"{type(method).__name__} has a ratio of its own, so {self} has nothing to choose.")
 

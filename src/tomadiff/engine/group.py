@@ -103,8 +103,8 @@ class PlanGroup:
         self.name, self.method, self.schedule, self.context = name, method, schedule, context
         self.level, self.depth = level, depth
         self.plan: Plan | None = None
-        self.active = self.needs_grad = self.proportional = self.reuses = False
-        self.batch = self.pass_index = 0
+        self.active = self.needs_grad = self.proportional = False
+        self.batch = 0
         self.layout: TokenLayout | None = None
         self.whole: Grid | None = None
         self.grid: Grid | None = None

@@ -33,7 +33,6 @@ from tomadiff.engine.parallel import own_part, processes
 from tomadiff.engine.policy import Policy
 from tomadiff.engine.pooled import pooled_op
 from tomadiff.engine.report import NO_GAIN, ModelReport, describe
-from tomadiff.engine.reuse import reusing_block, reusing_op
 from tomadiff.engine.site import Site
 from tomadiff.families.base import Family, ModelCall, TokenLayout
 from tomadiff.families.registry import family_of
@@ -46,7 +45,6 @@ logger = logging.getLogger("tomadiff")
 
 MARK = "_tomadiff_patch"  # attribute of a patched model that leads to its patch
 _FUNCTIONS = {"block": merged_block, "plan": planning_block, "pooled": pooled_op}  # by kind of site; all else are ops
-_REUSING: dict[Callable[..., Any], Callable[..., Any]] = {merged_op: reusing_op, merged_block: reusing_block}
 
 
 class PatchedModel:
@@ -96,7 +94,7 @@ class PatchedModel:
         allow_more_graphs(self.model)
         try:
             for module, site in self.sites:
-                inject(module, self._function(site), site)
+                inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
             if all(TokenReorder.fits(home) for home in found.homes):  # for all stacks, or for none
                 homes = [(home, groups) for home, groups in found.homes.items() if home is not None]
                 self.reorders = [TokenReorder(home, partial(_order_of, groups)) for home, groups in homes]
@@ -106,11 +104,6 @@ class PatchedModel:
         except BaseException:
             self.take_off()
             raise
-
-    def _function(self, site: Site) -> Callable[..., Any]:
-        """What to put in the place of a site's call."""
-        usual = _FUNCTIONS.get(site.kind, merged_op)
-        return usual if self.schedule.reuse_every == 1 else _REUSING.get(usual, usual)
 
     def take_off(self) -> None:
         """Eject everything and drop all plans."""
@@ -129,7 +122,6 @@ class PatchedModel:
         for group in self.groups:
             group.plan, group.active = None, False
             group.records.clear()
-        self._forget()
         self._last_report = describe(self)
         self.groups, self.sites, self.reorders, self.token_layout, self._read_from = [], [], [], None, []
         if self.policy is not None:
@@ -173,7 +165,7 @@ class PatchedModel:
         takes_bias = bool(self.family.bias_backends) and attention_backend(self.model) in self.family.bias_backends
         for group in self.groups:
             group.needs_grad, group.proportional = needs_grad, takes_bias and group.method.is_proportional
-            self._tell(group, call, learns)
+            self._tell(group, call)
         if self.policy is not None and self.policy.refuses_all():
             self.warn_once(NO_GAIN)
         self.context.passes = self.passes(call.image)
@@ -188,7 +180,6 @@ class PatchedModel:
         begins = self.context.move(info)
         if begins:
             self._image_end.follow(driver)
-            self._forget()
         return begins
 
     def _read_layout(self, call: ModelCall) -> None:
@@ -207,15 +198,11 @@ class PatchedModel:
         self._layouts = {call.shapes: self.token_layout}
         self._read_from = [(weakref.ref(tensor), version_of(tensor)) for tensor in tensors]
 
-    def _tell(self, group: PlanGroup, call: ModelCall, learns: bool) -> None:
+    def _tell(self, group: PlanGroup, call: ModelCall) -> None:
         layout, info, image = self.token_layout, self.context.info, call.image
         grid = None if layout is None else layout.grids.get(self._depths[group.name])
-        if grid != group.whole:
-            self._forget(group)
         group.whole = group.grid = grid
         group.layout = layout
-        group.pass_index = info.pass_index
-        group.reuses = not learns and self.schedule.reuses_at(info.step, info.total)
         if grid is None:
             group.note_bypass(group.name, "the grid of the tokens could not be read from the call")
         merges = grid is not None and group.ratio() > 0
@@ -279,13 +266,6 @@ class PatchedModel:
 
     def _end_image(self) -> None:
         self.clock.begin()
-        self._forget()
-
-    def _forget(self, group: PlanGroup | None = None) -> None:
-        """Drop what was kept of the last image: every image is generated as if it were the first."""
-        for _, site in self.sites:
-            if group in (None, site.group):
-                site.last.clear()
 
     # ------------------------------------------------------------------------------------------ report
     @property

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
 from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.site import Site
 from tomadiff.merging.plan import Plan
@@ -63,7 +60,7 @@ class LevelReport:
             plans_made=group.plans_made,
             weights_made=group.weights_made,
             coverage=None if plan is None else _mean_coverage(plan),
-            bytes_held=_bytes_held(group, sites),
+            bytes_held=_bytes_held(group),
             bypassed=dict(group.bypassed),
             left_out=left_out,
             expected=expected,
@@ -140,7 +137,7 @@ def _why_idle(patched: PatchedModel) -> str:
 
 def merges_nothing(method: Method, schedule: Schedule) -> bool:
     """Whether the settings alone leave every token where it is."""
-    return method.ratio == 0 and not schedule.varies and schedule.reuse_every == 1
+    return method.ratio == 0 and not schedule.varies
 
 
 @dataclass(frozen=True)
@@ -247,9 +244,8 @@ def _mean_coverage(plan: Plan) -> float:
     return math.nan if plan.coverage.is_meta else float(plan.coverage.float().mean())
 
 
-def _bytes_held(group: PlanGroup, sites: Sequence[Site]) -> int:
-    """Plans, and what sites gave last; plans share tensors with each other, so each tensor counts once."""
+def _bytes_held(group: PlanGroup) -> int:
+    """Plans share tensors with each other, so each tensor counts once."""
     plans = [record.plan for record in group.records.values()] + ([group.plan] if group.plan else [])
-    held = [*(plan.state for plan in plans), tree_leaves([site.last for site in sites])]
-    tensors = {id(tensor): tensor for one in held for tensor in one if isinstance(tensor, Tensor)}
+    tensors = {id(tensor): tensor for plan in plans for tensor in plan.state}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -40,7 +40,6 @@ class Site:
         tokens_first: whether tokens come before samples.
         second: what the other item of a block's result continues.
         inner: set by :func:`tomadiff.engine.hooks.inject`.
-        last: what it gave last, by pass of the step, for those who reuse it.
         profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
     """
 
@@ -54,7 +53,6 @@ class Site:
     key_bias: KeyBias | None = None
     inner: Callable[..., Any] = _not_injected
     restored_by_deletion: bool = False
-    last: dict[Any, Any] = field(default_factory=dict, repr=False)
     profitable: bool = True
     sequence: str = ""
     mask: Mask | Literal["text"] | None = None
@@ -69,7 +67,7 @@ class Site:
         """A copied model gets sites of its own, with handles of their own."""
         copied = copy.copy(self)
         memo[id(self)] = copied
-        for name in ("group", "rotary", "inner", "last"):
+        for name in ("group", "rotary", "inner"):
             setattr(copied, name, copy.deepcopy(getattr(self, name), memo))
         return copied
 

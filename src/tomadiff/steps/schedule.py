@@ -46,25 +46,18 @@ class Schedule(Settings):
         weights_every: renew weights after this many steps; ``None`` leaves that to the method.
         start: first merged step.
         ratio_at_level: ratio of single levels instead of the method's own, ``{0: 0.75}``.
-        reuse_every: compute the ops (of Flux's single blocks, the whole block) only every so many steps, and add what
-            they gave last in between: a cache on top of merging (or alone, with ratio 0). It holds all they give.
-        reuse_from: first step of that.
     """
 
     destinations_every: Count | None = None
     weights_every: Count | None = None
     start: When = 0
     ratio_at_level: Mapping[Index, Ratio] | tuple[tuple[Index, Ratio], ...] = ()
-    reuse_every: Count = 1
-    reuse_from: When = 0
 
     def __str__(self) -> str:
         """What it says, in one line."""
         destinations, weights = self.intervals
         told = [f"destinations every {destinations}", f"weights every {weights}", f"from {_moment(self.start)}"]
         told += [f"ratio {ratio:g} at level {level}" for level, ratio in dict(self.ratio_at_level).items()]
-        if self.reuse_every > 1:
-            told.append(f"ops computed every {self.reuse_every} steps from {_moment(self.reuse_from)}")
         return f"Schedule: {', '.join(told)}"
 
     def completed_by(self, own: Schedule) -> Schedule:
@@ -88,11 +81,6 @@ class Schedule(Settings):
     def varies(self) -> bool:
         """Whether the method's own ratio is not the only one."""
         return bool(self.ratio_at_level)
-
-    def reuses_at(self, step: int, total: int | None = None) -> bool:
-        """Whether ops give again what they gave last."""
-        since = step - _step_of("reuse_from", self.reuse_from, total)
-        return since > 0 and since % self.reuse_every > 0
 
     def ratio(self, base: float, level: int = 0) -> float:
         """Share of tokens to remove at this level, where ``base`` is the method's own."""

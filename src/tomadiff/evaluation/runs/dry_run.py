@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tomadiff.engine.report import merges_nothing
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.flops import count, count_kinds, count_reused
+from tomadiff.evaluation.runs.flops import count, count_kinds
 from tomadiff.evaluation.runs.generate import Call, arguments_of
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.runs.variants import Variant
@@ -27,8 +27,6 @@ from tomadiff.methods.base import Method
 from tomadiff.steps.schedule import Due, Schedule
 
 Shapes = tuple[tuple[int, ...], ...]
-
-_REUSING = Schedule(1, 1, reuse_every=2)
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,9 @@ class DryRun:
         plain, ratios = _in_plain_torch(method), Schedule(ratio_at_level=schedule.ratio_at_level)
         steps = [self._step(place) for place in range(len(self.calls))]
         calls = zip(self.calls, steps, strict=True)
-        reused = [schedule.reuses_at(step, self.steps) for step in range(self.steps)]
         return float(
             sum(
-                self._reused(shapes, method) if reused[step] else self._kinds(shapes, plain, ratios)[due[step]]
-                for shapes, step in calls
-                if self._computes(variant, step)
+                self._kinds(shapes, plain, ratios)[due[step]] for shapes, step in calls if self._computes(variant, step)
             )
         )
 
@@ -80,13 +75,6 @@ class DryRun:
             merged = count_kinds(self.model, self.inputs[shapes], method, ratios)
             self._counted[key] = {**merged, Due.SKIP: self._unmerged[shapes]}
         return self._counted[key]
-
-    def _reused(self, shapes: Shapes, method: Method) -> int:
-        """FLOPs of a call whose ops reuse their last output, however much they merge."""
-        key = shapes, replace(method, ratio=0.0), _REUSING
-        if key not in self._counted:
-            self._counted[key] = {Due.REUSE: count_reused(self.model, self.inputs[shapes], key[1])}
-        return self._counted[key][Due.REUSE]
 
     @cached_property
     def _counted(self) -> dict[tuple[Shapes, Method, Schedule], Mapping[Due, int]]:

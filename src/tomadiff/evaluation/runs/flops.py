@@ -81,17 +81,6 @@ def count_kinds(
     return {kind: reuse + spent[kind] for kind in (Due.SELECT, Due.REWEIGH, Due.REUSE)}
 
 
-def count_reused(model: nn.Module, inputs: Mapping[str, Any], method: Method) -> int:
-    """FLOPs of a call whose wrapped ops reuse their last output; see :attr:`Schedule.reuse_every`."""
-    with apply(model, method, schedule=Schedule(1, 1, reuse_every=2), guard=False) as patch:
-        patch.begin(steps=2)
-        patch.step(0)
-        with torch.no_grad():
-            model(**inputs)
-        patch.step(1)
-        return count(model, inputs)
-
-
 def _metered(method: Method, spent: Counter[Due]) -> Method:
     """The same method, which notes what planning costs, and what renewing each plan would."""
     kind = type(method)

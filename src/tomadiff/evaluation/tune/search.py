@@ -35,7 +35,7 @@ from tomadiff.utils.reading import MEASURED
 
 RATIOS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 STARTS = (0.0, 0.05, 0.2, 0.4)
-BESIDE_REUSE = (0.0, 0.25, 0.5)  # ratios, beside forecasts too
+BESIDE_FORECASTS = (0.0, 0.25, 0.5)  # ratios
 TOLERANCES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5)  # of forecasts
 SLACK = 0.12  # of the budget: settings that spend much less than they may are not worth an image
 
@@ -73,31 +73,29 @@ def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[
             one = Variant.of(f"{name}, from {start:.0%}", method, replace(schedule, start=start))
             settled = method if family is None else for_family(method, family)
             distinct.setdefault((settled, schedule.ratio_at_level, tuple(one.schedule.dues(steps))), one)
-    return [*distinct.values(), *reusing(steps), *forecasting(steps)]
+    return [*distinct.values(), *forecasting(steps)]
 
 
 def forecasting(steps: int) -> Iterator[Variant]:
     """Steps that are forecast, by tolerance and in fixed patterns: alone, and on top of merging."""
+    fixed = [Forecast(every=every, start=start) for every, start in product((2, 3, 4), (0.2, 0.3))]
+    if (
+        Forecast().least(steps) == 1
+    ):  # too few steps to measure an error, and at half the cost the first ones matter most
+        fixed.append(Forecast(steps=tuple(range(steps // 2))))
     patterns = dict[tuple[bool, ...], Forecast]()  # of what comes to the same, the first
-    for every, start in product((2, 3, 4), (0.2, 0.3)):
-        forecast = Forecast(every=every, start=start)
+    for forecast in fixed:
         patterns.setdefault(tuple(forecast.computes(step, steps) for step in range(steps)), forecast)
     found = [forecast for computed, forecast in patterns.items() if not all(computed)]
     found += [forecast for forecast in map(Forecast, TOLERANCES) if forecast.least(steps) < 1]
-    for ratio, forecast in product(BESIDE_REUSE, found):
-        how = f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
-        yield replace(Variant.of(f"forecast, {how},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
+    for ratio, forecast in product(BESIDE_FORECASTS, found):
+        yield replace(Variant.of(f"forecast, {_how(forecast)},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
 
 
-def reusing(steps: int) -> Iterator[Variant]:
-    """Layers left out at some steps, which reuse their last output: alone, and on top of merging."""
-    seen = set[tuple[float, tuple[bool, ...]]]()
-    for ratio, every, start in product(BESIDE_REUSE, (2, 3, 4), (0.0, 0.2)):
-        schedule = Schedule(1, 1, start=start, reuse_every=every, reuse_from=start)
-        left_out = tuple(schedule.reuses_at(step, steps) for step in range(steps))
-        if any(left_out) and (ratio, left_out) not in seen:
-            seen.add((ratio, left_out))
-            yield Variant.of(f"reuse, every {every} from {start:.0%},", ToMA(ratio), schedule)
+def _how(forecast: Forecast) -> str:
+    if forecast.steps is not None:
+        return f"first {len(forecast.steps)} steps"
+    return f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
