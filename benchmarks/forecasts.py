@@ -38,12 +38,10 @@ SETS: dict[str, list[Rule]] = {
     "default": [Forecast(tolerance) for tolerance in (0.1, 0.05, 0.2)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
     "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
-    "every": [
-        *(Forecast(every=every, start=start) for every in (2, 3) for start in (0.2, 0.0)),
-        Forecast(every=4, start=0.0),
-    ],
+    "every": [Forecast(every=2), Forecast(every=3)],
+    "every, from the first": [Forecast(every=every, start=0.0) for every in (2, 3, 4)],  # the same with few steps
     "as reuse, 4 steps": [Forecast(steps=steps) for steps in ((0, 2), (0, 1))],  # the other two are in "every"
-    "as reuse, 8 steps": [Forecast(steps=steps) for steps in ((0, 2, 4, 6), (0, 1, 2, 4, 6), (0, 3, 6), (0, 1, 2, 5))],
+    "as reuse, 8 steps": [Forecast(steps=steps) for steps in ((0, 1, 2, 5), (0, 3, 6))],
     "knobs": [
         Tried(0.1, by_sample=True),
         Tried(0.05, "line"),
