@@ -41,7 +41,7 @@ SETS: dict[str, list[Rule]] = {
     "every": [Forecast(every=2), Forecast(every=3)],
     "every, from the first": [Forecast(every=every, start=0.0) for every in (2, 3, 4)],  # the same with few steps
     "as reuse, 4 steps": [Forecast(steps=steps) for steps in ((0, 2), (0, 1))],  # the other two are in "every"
-    "as reuse, 8 steps": [Forecast(steps=steps) for steps in ((0, 1, 2, 5), (0, 3, 6))],
+    "as reuse, 8 steps": [Forecast(steps=steps) for steps in ((0, 1, 2, 4, 6), (0, 2, 4, 6), (0, 1, 2, 5), (0, 1, 4))],
     "knobs": [
         Tried(0.1, by_sample=True),
         Tried(0.05, "line"),

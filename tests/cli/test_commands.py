@@ -159,6 +159,8 @@ def test_a_network_that_cannot_be_had_is_told_and_the_rest_runs(whole: Run, invo
         (["--ratios", "0.5,1.5"], 2, "ratio=1.5 is not possible"),
         (["--ratios", "half"], 2, "ratio='half' is not a number"),
         (["--methods", "tomasd"], 2, "method='tomasd' is not known"),
+        (["--forecast", "0,1.5"], 2, "tolerance=1.5 is not possible"),
+        (["--forecast", "much"], 2, "forecast='much' is not a number"),
         (["--methods", ","], 2, "',' names nothing"),
         (["--size", "big"], 2, "size='big' is not a size"),
         (["--size", "64x64x64"], 2, "size='64x64x64' is not a size"),

@@ -81,14 +81,17 @@ def read_names(text: str) -> list[str]:
 
 def read_ratios(text: str) -> list[float]:
     """``"0.25,0.5"`` → numbers, each a share of tokens from 0 up to (not including) 1."""
-    ratios = []
+    return [check("ratio", ratio, Ratio) for ratio in _numbers("ratio", text, "0.25,0.5,0.75")]
+
+
+def _numbers(name: str, text: str, example: str) -> list[float]:
+    numbers = []
     for part in read_names(text):
         try:
-            ratio = float(part)
+            numbers.append(float(part))
         except ValueError as problem:
-            raise SettingError(f"ratio={part!r} is not a number; give shares such as 0.25,0.5,0.75.") from problem
-        ratios.append(check("ratio", ratio, Ratio))
-    return ratios
+            raise SettingError(f"{name}={part!r} is not a number; give shares such as {example}.") from problem
+    return numbers
 
 
 def require_ratio(methods: Sequence[str], ratio: float | None) -> None:
@@ -121,7 +124,7 @@ def read_forecast(tolerance: float | None) -> float:
 
 def read_forecasts(text: str) -> tuple[float, ...]:
     """``"0,0.05"`` → tolerances; 0 forecasts nothing."""
-    return tuple(map(read_forecast, read_ratios(text)))
+    return tuple(map(read_forecast, _numbers("forecast", text, "0,0.05,0.1")))
 
 
 def read_places(text: str) -> tuple[list[str], dict[str, str]]:
