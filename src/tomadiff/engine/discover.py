@@ -28,7 +28,6 @@ class Wrapped:
 
 
 _OF_BOTH = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole")
-_OF_BLOCK = (*_OF_BOTH, "second")
 _OF_OP = (*_OF_BOTH, "joint", "again", "serves_text", "tokens_first")
 
 
@@ -37,7 +36,7 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif not described.only_ops and (method.span == "block" or not described.ops):
-        yield Wrapped(block, "block", "", _facts(described, _OF_BLOCK))
+        yield Wrapped(block, "block", "", _facts(described, _OF_BOTH))
     else:
         if method.plans_from == "block":
             yield Wrapped(block, "plan", "", _facts(described, ("sequence", "mask")))

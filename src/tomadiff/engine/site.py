@@ -38,7 +38,6 @@ class Site:
         whole: an argument that belongs to the whole batch.
         serves_text: whether it is called with the text in turn.
         tokens_first: whether tokens come before samples.
-        second: what the other item of a block's result continues.
         inner: set by :func:`tomadiff.engine.hooks.inject`.
         profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
     """
@@ -61,7 +60,6 @@ class Site:
     whole: str = ""
     serves_text: bool = False
     tokens_first: bool = False
-    second: str = "encoder_hidden_states"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""

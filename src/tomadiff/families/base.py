@@ -112,7 +112,6 @@ class Block:
         sequence: which of :attr:`TokenLayout.sequences` the block is given.
         mask, rows, whole: as of an op.
         only_ops: whether the whole block cannot be wrapped: its ops are, where whole blocks are asked for.
-        second: the argument that the other item continues, where the block returns two.
     """
 
     name: str
@@ -126,7 +125,6 @@ class Block:
     rows: tuple[Rows, ...] = ()
     whole: str = ""
     only_ops: bool = False
-    second: str = "encoder_hidden_states"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ FAMILY = Family(
             rotary=Rotary("video_rotary_emb", axis=-2),
             mask=Mask("self_attention_mask", square=True),
             rows=(Rows("ca_video_rotary_emb", axis=-2), *PER_TOKEN),
-            second="audio_hidden_states",
         ),
     ),
     stacks=stacks_named("transformer_blocks"),
