@@ -21,9 +21,10 @@ def load() -> Loaded:
 
 
 def tiny() -> Loaded:
-    from tests.families.test_newer_pipelines import flux2_klein
+    from tests.newer_pipelines import build, latents_of
 
-    return flux2_klein()
+    small = build("flux2_klein")
+    return small.pipe, lambda: latents_of(small.pipe(**small.settings, generator=seed()))
 
 
 WAYS = {

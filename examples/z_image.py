@@ -20,9 +20,10 @@ def load() -> Loaded:
 
 
 def tiny() -> Loaded:
-    from tests.families.test_newer_pipelines import z_image
+    from tests.newer_pipelines import build, latents_of
 
-    return z_image()
+    small = build("z_image")
+    return small.pipe, lambda: latents_of(small.pipe(**small.settings, generator=seed()))
 
 
 WAYS = {

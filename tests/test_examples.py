@@ -9,7 +9,7 @@ import pytest
 from examples import common
 
 ROOT = Path(__file__).parents[1]
-NAMES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py") if path.stem != "common")
+NAMES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py") if path.stem not in ("common", "notebook"))
 QUICK = ("flux2", "sdxl")
 
 
