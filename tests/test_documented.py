@@ -158,3 +158,29 @@ def test_every_command_that_is_shown_is_one(where: str, line: str) -> None:
     command = group.get_command(context, name)
     assert command is not None, f"{where}: {line}"
     command.make_context(name, arguments, parent=context)
+
+
+# ---------------------------------------------------------------------------------------------- the site
+def test_every_page_is_in_the_navigation() -> None:
+    """Or ``make docs``, which is strict, fails."""
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f": {page}\n" not in site] == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    """To a file that is there, and to a heading that it has."""
+    for path in PAGES:
+        text = _BLOCK.sub("", path.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            place, _, heading = target.partition("#")
+            if not target.startswith("http"):
+                there = path if not place else (path.parent / place).resolve()
+                assert there.exists(), f"{path.name}: {target}"
+                assert not heading or heading in anchors(there), f"{path.name}: {target}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Headings as GitHub and MkDocs name them."""
+    heads = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", head.lower()).strip().replace(" ", "-") for head in heads}
