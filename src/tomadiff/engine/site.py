@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -38,6 +38,8 @@ class Site:
         whole: an argument that belongs to the whole batch.
         serves_text: whether it is called with the text in turn.
         tokens_first: whether tokens come before samples.
+        names: what it calls its arguments; see :mod:`tomadiff.engine.hosted`.
+        in_place: whether it writes into its tokens.
         inner: set by :func:`tomadiff.engine.hooks.inject`.
         profitable: whether merging is expected to save time here; see :mod:`tomadiff.cost.guard`.
     """
@@ -60,6 +62,8 @@ class Site:
     whole: str = ""
     serves_text: bool = False
     tokens_first: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
         """A copied model gets sites of its own, with handles of their own."""

@@ -75,6 +75,8 @@ class Op:
             to run one by one stay unmerged.
         serves_text: whether the same module is called with the text in turn.
         tokens_first: whether tokens come before samples, ``(N, B, C)``; for feed-forward alone.
+        names: what it calls its arguments, as far as that is not what diffusers calls them.
+        in_place: whether it writes into the tokens that it is given.
     """
 
     path: str
@@ -90,6 +92,8 @@ class Op:
     whole: str = ""
     serves_text: bool = False
     tokens_first: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = False
 
     @property
     def words(self) -> str:
@@ -110,7 +114,7 @@ class Block:
         pooled: self-attention that cannot be wrapped alone for merging, but can be given fewer keys.
         key_bias: how the whole block takes a bias of its attention's keys, if it does.
         sequence: which of :attr:`TokenLayout.sequences` the block is given.
-        mask, rows, whole: as of an op.
+        mask, rows, whole, names, in_place: as of an op.
         only_ops: whether the whole block cannot be wrapped: its ops are, where whole blocks are asked for.
     """
 
@@ -125,6 +129,8 @@ class Block:
     rows: tuple[Rows, ...] = ()
     whole: str = ""
     only_ops: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +187,8 @@ class ModelCall:
     ) -> None:
         self.arguments = dict(zip(_parameters(type(model).forward), args, strict=False)) | dict(kwargs)
         self.names = ("", "timestep") if family is None else (family.image, family.timestep)
+        if family is not None and family.names:
+            self.arguments = {family.names.get(name, name): value for name, value in self.arguments.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -251,6 +259,7 @@ class Family:
         reads: arguments whose values the layout is read from, once for each tensor: reading waits for the GPU.
         image: name of the argument that is denoised, where it is neither ``sample`` nor ``hidden_states``.
         timestep: name of the argument that holds the time.
+        names: what the model calls its other arguments, as far as that is not what diffusers calls them.
         note: what stays unmerged, and when.
     """
 
@@ -269,6 +278,7 @@ class Family:
     reads: tuple[str, ...] = ()
     image: str = ""
     timestep: str = "timestep"
+    names: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
     @property
