@@ -108,7 +108,10 @@ class Sampling:
     def end(self) -> str:
         """Leave the model as it was; what was done, as text."""
         self._run.end()
-        return str(self._run.report(self._kind))
+        text = str(self._run.report(self._kind))
+        if self._method is not None and self._run.merged is None:  # the node lets only "auto" come here
+            text = f"{text}\nnothing is merged: tokens cannot merge in {self._kind}".strip()
+        return text
 
     # ------------------------------------------------------------------------------------------ forecasts
     def evaluate(

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import DPMSolverMultistepScheduler
+from torch import Tensor
 
+import tomadiff
 from tests import tiny as diffusers_tiny
+from tomadiff import embedded
 
 from . import host as host
 from . import tiny
+
+import comfy.sample  # isort: skip
+from integrations.comfyui.sampling import Acceleration
+
 from .test_merging import accelerated, far, flux, sdxl, summary
 
 _FIXTURES = sdxl, flux  # used by their names
@@ -112,3 +120,48 @@ def test_flux_steps_are_forecast(flux: Any) -> None:
     with Counted(model) as less:
         tiny.sample(ours, positive, positive, steps=16, cfg=1.0)
     assert less.calls < 16
+
+
+# ---------------------------------------------------------------------------------------------- a trained model
+def image_of(pipe: Any, latents: Tensor) -> Tensor:
+    with torch.no_grad():
+        return (pipe.vae.decode(latents / pipe.vae.config.scaling_factor)[0] / 2 + 0.5).clamp(0, 1)
+
+
+def psnr(one: Tensor, other: Tensor) -> float:
+    return float(-10 * (one - other).square().mean().log10())
+
+
+def test_emoji_sdxl_is_as_far_from_the_full_image_as_in_diffusers() -> None:
+    """20 steps; of the first order the scheduler of the pipeline is what ComfyUI calls "euler"."""
+    pipe = embedded.load("emoji-sdxl")
+    pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, solver_order=1)
+    texts = pipe.encode_prompt("a fox", device="cpu", num_images_per_prompt=1, do_classifier_free_guidance=True)
+    prompt, negative_prompt, pooled, negative_pooled = texts
+    noise = comfy.sample.prepare_noise(torch.zeros(1, 4, 64, 64), 0)
+    call = {
+        "prompt_embeds": prompt, "negative_prompt_embeds": negative_prompt, "pooled_prompt_embeds": pooled,
+        "negative_pooled_prompt_embeds": negative_pooled, "latents": noise, "num_inference_steps": 20,
+        "guidance_scale": 3.0, "height": 128, "width": 128, "output_type": "latent",
+    }  # fmt: skip
+    full = image_of(pipe, pipe(**call).images)
+    with tomadiff.apply(pipe, forecast=0.05) as patch:
+        theirs, pattern = image_of(pipe, pipe(**call).images), patch.pattern
+    model = tiny.unet(pipe.unet, kind="FLOW")
+    size = {"width": 128, "height": 128}
+    positive = [[prompt, {"pooled_output": pooled, **size}]]
+    negative = [[negative_prompt, {"pooled_output": negative_pooled, **size}]]
+    sigmas = pipe.scheduler.sigmas.clone()
+
+    def in_comfyui(patcher: Any) -> Tensor:
+        latents = tiny.sample(patcher, positive, negative, cfg=3.0, size=(64, 64), sigmas=sigmas)
+        return image_of(pipe, model.model.process_latent_in(latents))
+
+    assert psnr(in_comfyui(model), full) > 60, "the weights are the same"
+    patcher = model.clone()
+    acceleration = Acceleration(forecast=tomadiff.Forecast(0.05))
+    acceleration.put_on(patcher)
+    distance = psnr(in_comfyui(patcher), full)
+    print(f"ComfyUI {distance:.2f} dB, diffusers {psnr(theirs, full):.2f} dB; {pattern}; {acceleration.summary}")
+    assert abs(distance - psnr(theirs, full)) < 1
+    assert " ".join(map(str, pattern.computed)) in acceleration.summary

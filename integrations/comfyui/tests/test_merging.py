@@ -10,12 +10,14 @@ from torch import Tensor
 
 import tomadiff
 from tests import tiny as diffusers_tiny
+from tomadiff.errors import TomaError
 
 from . import host as host
 from . import reference, tiny
 
 import comfy.samplers  # isort: skip
-from integrations.comfyui.nodes import METHODS, Accelerate
+from integrations.comfyui import families
+from integrations.comfyui.nodes import METHODS, Accelerate, Summary
 from integrations.comfyui.sampling import Acceleration
 
 
@@ -116,3 +118,52 @@ def test_every_method_merges_in_a_unet(sdxl: Any, method: str) -> None:
         theirs = reference.euler(model, predict, sigmas_of(model), patch, (1, 4, 32, 32))
     assert far(ours, theirs) < 1e-4
     assert far(ours, tiny.sample(model, positive, negative)) > 1e-4
+
+
+def automatic(model: Any, guard: bool) -> Any:
+    return Accelerate.execute(model, "auto", 0.5, 0.05, "toma", guard).args[0]
+
+
+def test_auto_merges_in_short_runs_and_forecasts_in_long_ones(sdxl: Any) -> None:
+    model, _, positive, negative = sdxl
+    ours = automatic(model, guard=False)
+    tiny.sample(ours, positive, negative, steps=4)
+    assert "256 → 154" in summary(ours)
+    assert "computed" not in summary(ours)
+    tiny.sample(ours, positive, negative, steps=12)
+    assert "of 12 steps computed" in summary(ours)
+    assert "→" not in summary(ours)
+
+
+def test_the_guard_leaves_small_images_alone_and_says_so(sdxl: Any) -> None:
+    model, _, positive, negative = sdxl
+    ours = automatic(model, guard=True)
+    assert torch.equal(tiny.sample(ours, positive, negative, steps=4), tiny.sample(model, positive, negative, steps=4))
+    assert "nothing is merged: merging would not be faster" in summary(ours)
+
+
+def test_a_model_that_cannot_merge_is_an_error_in_manual_and_forecast_in_auto(
+    sdxl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _, positive, negative = sdxl
+    monkeypatch.setattr(families, "FAMILIES", ())
+    with pytest.raises(TomaError, match="Set the ratio to 0"):
+        accelerated(model, 0.5)
+    accelerated(model, 0.0, 0.05)
+    ours = automatic(model, guard=False)
+    assert torch.equal(tiny.sample(ours, positive, negative, steps=4), tiny.sample(model, positive, negative, steps=4))
+    assert "nothing is merged: tokens cannot merge in UNetModel" in summary(ours)
+
+
+def test_the_summary_node(sdxl: Any) -> None:
+    model, _, positive, negative = sdxl
+    latents: dict[str, Any] = {"samples": torch.zeros(1)}
+    text, passed = Summary.execute(model, latents).args
+    assert "not accelerated" in text
+    assert passed is latents
+    ours = accelerated(model, 0.5)
+    assert "Nothing was sampled" in Summary.execute(ours, latents).args[0]
+    tiny.sample(ours, positive, negative)
+    shown = Summary.execute(ours, latents)
+    assert "256 → 128" in shown.args[0]
+    assert shown.ui.as_dict() == {"text": (shown.args[0],)}

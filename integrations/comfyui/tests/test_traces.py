@@ -86,7 +86,7 @@ def test_an_exception_inside_of_a_block(sdxl: Any) -> None:
     def stop(*_: Any) -> None:
         raise RuntimeError("stop")
 
-    handle = model.model.diffusion_model.output_blocks[-1].register_forward_pre_hook(stop)
+    handle = model.model.diffusion_model.output_blocks[-1][0].register_forward_pre_hook(stop)
     with pytest.raises(RuntimeError):
         tiny.sample(ours, positive, negative)
     handle.remove()
@@ -158,8 +158,8 @@ def test_patches_of_other_nodes_are_called(sdxl: Any) -> None:
 @pytest.mark.usefixtures("untouched")
 def test_a_lora(sdxl: Any) -> None:
     model, _, positive, negative = sdxl
-    name = "diffusion_model.input_blocks.4.1.transformer_blocks.0.attn1.to_q.weight"
-    weight = model.model.state_dict()[name]
+    weights = model.model.state_dict().items()
+    name, weight = next((name, weight) for name, weight in weights if name.endswith("attn1.to_q.weight"))
     torch.manual_seed(0)
     loras = {name: ("diff", (torch.randn_like(weight),))}
 
@@ -189,3 +189,32 @@ def test_images_to_edit_from_stay_whole(flux: Any) -> None:
     assert "256 → 128" in summary(ours)
     assert "unmerged: " not in summary(ours)
     assert torch.equal(tiny.sample(accelerated(model, 0.0), editing, editing, cfg=1.0), plain)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_controlnet(sdxl: Any) -> None:
+    """It steers merged images too, and is not called at forecast steps."""
+    model, _, positive, negative = sdxl
+    control, net = tiny.controlnet(model)
+    torch.manual_seed(0)
+    hinted = control.copy().set_cond_hint(torch.rand(1, 3, 256, 256), 0.5, (0.0, 0.7))
+    calls: list[int] = []
+    net.register_forward_pre_hook(lambda *_: calls.append(1))
+
+    def steered(condition: list[Any]) -> list[Any]:
+        (text, others), *_ = condition
+        return [[text, {**others, "control": hinted, "control_apply_to_uncond": False}]]
+
+    both = steered(positive), steered(negative)
+    plain = tiny.sample(model, *both, steps=16)
+    assert far(plain, tiny.sample(model, positive, negative, steps=16)) > 1e-4
+    full = len(calls)
+    calls.clear()
+    merged = tiny.sample(accelerated(model, 0.5), *both, steps=16)
+    assert len(calls) == full
+    assert far(merged, plain) > 1e-4
+    assert far(merged, tiny.sample(accelerated(model, 0.5), positive, negative, steps=16)) > 1e-4
+    calls.clear()
+    tiny.sample(accelerated(model, 0.0, 0.5), *both, steps=16)
+    assert len(calls) < full
+    assert torch.equal(tiny.sample(accelerated(model, 0.0, 0.0), *both, steps=16), plain)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from . import host as host  # first: it says where ComfyUI is
 
-import comfy.model_base  # isort: skip
+import comfy.cldm.cldm  # isort: skip
+import comfy.controlnet
+import comfy.model_base
 import comfy.model_patcher
 import comfy.ops
 import comfy.sample
@@ -82,6 +84,18 @@ def _with_groups(count: int) -> Any:
                 super().__init__(count, num_channels, **settings)
 
     return Operations
+
+
+def controlnet(model: Any, groups: int = 2) -> tuple[Any, nn.Module]:
+    """What nodes hand around as a ControlNet for a UNet, and the module inside."""
+    settings = {**model.model.model_config.unet_config, "hint_channels": 3, "operations": _with_groups(groups)}
+    for name in ("out_channels", "transformer_depth_output"):
+        settings.pop(name)
+    lists = {name: value[:] for name, value in settings.items() if isinstance(value, list)}
+    net = comfy.cldm.cldm.ControlNet(**{**settings, **lists}).eval()
+    filled(net)
+    cpu = torch.device("cpu")
+    return comfy.controlnet.ControlNet(net, load_device=cpu), net
 
 
 def _adopt(model: Any, source: Any) -> None:
