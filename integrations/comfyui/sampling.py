@@ -102,7 +102,7 @@ class Sampling:
         levels = sigmas[:-1]
         times = patcher.get_model_object("model_sampling").timestep(levels).tolist()
         self._run = HostedRun(levels.tolist(), times, forecast)
-        self._method, self._guard = method, guard
+        self._method, self._guard, self._forecasts = method, guard, forecast is not None
         self._kind = type(patcher.model.diffusion_model).__name__
 
     def end(self) -> str:
@@ -120,6 +120,8 @@ class Sampling:
         """In place of all guidance passes at one noise level: computed, or forecast without calling anything."""
         level = float(sigma.flatten()[0])
         self._run.at(level)
+        if not self._forecasts:
+            return executor(model, conds, x, sigma, options)
         affine = Affine(model.model_sampling, sigma, x)
         computed: list[Any] = []
 
