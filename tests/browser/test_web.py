@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from tests.browser.chromium import Opened, brightness, browser
-from tests.web.watched import resident
+from tests.web.watched import close, resident
 from tomadiff import embedded
 from tomadiff.engine.model import MARK
 from tomadiff.evaluation.runs import models
@@ -52,7 +52,7 @@ def session(model: Model) -> Session:
 def address(session: Session) -> Iterator[str]:
     blocks, address = serve(session)
     yield address
-    blocks.close()
+    close(blocks)
 
 
 class Visit(Opened):

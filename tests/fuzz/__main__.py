@@ -18,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.cases import Case, cases
+from tests.fuzz.models import FAMILIES, FURTHER
 from tests.fuzz.promises import check
 
 PORTION = 25
@@ -27,7 +28,7 @@ def main() -> None:
     """Parse the arguments, run what is left to run, and say what was found."""
     arguments = _arguments()
     torch.set_num_threads(1)
-    log = arguments.log or Path("build") / f"fuzz-{arguments.seed}.jsonl"
+    log = arguments.log or Path("build") / f"fuzz-{'further-' * arguments.further}{arguments.seed}.jsonl"
     if arguments.case:
         check(Case(**json.loads(arguments.case)))
         return print("All promises hold.")
@@ -35,7 +36,7 @@ def main() -> None:
     rows = _known(log)
     for portion in range(-(-arguments.runs // PORTION)):
         if portion not in rows:
-            rows[portion] = _portion(arguments.seed, portion, min(PORTION, arguments.runs - portion * PORTION))
+            rows[portion] = _portion(arguments, portion)
             with log.open("a") as file:
                 file.write(json.dumps(rows[portion]) + "\n")
         _tell(rows[portion])
@@ -48,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=500, help="how many cases (default 500)")
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
+    parser.add_argument("--further", action="store_true", help="families whose pipelines here have one size")
     parser.add_argument("--log", type=Path, help="where finished portions are noted (default build/fuzz-SEED.jsonl)")
     parser.add_argument("--case", help='run one case only, as JSON: \'{"family": "sdxl", "event": "copy"}\'')
     return parser.parse_args()
@@ -66,20 +68,20 @@ def _known(log: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def _portion(first: int, portion: int, runs: int) -> dict[str, Any]:
+def _portion(asked: argparse.Namespace, portion: int) -> dict[str, Any]:
     """Run some cases; the first failure ends the portion, shrunk to its simplest form."""
     done: list[Case] = []
 
-    @seed(1000 * first + portion)
+    @seed(1000 * asked.seed + portion)
     @settings(
-        max_examples=runs,
+        max_examples=min(PORTION, asked.runs - portion * PORTION),
         database=None,
         deadline=None,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(cases())
+    @given(cases(families=FURTHER if asked.further else FAMILIES))
     def run(case: Case) -> None:
         done.append(case)
         check(case)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.models import DTYPES, FAMILIES, MODULAR, ONE_IMAGE
+from tests.fuzz.models import DTYPES, FAMILIES, FURTHER, MODULAR, ONE_IMAGE
 from tomadiff.methods.registry import CATALOGUE
 
 SIZES = (64, 32, 48, 80, 96)
@@ -34,7 +34,7 @@ KNOWN_TO = {  # families that diffusers itself can use a tool on, where those ar
 }
 UNKNOWN_TO = {"LoRA": ("pixart", "krea2"), "compiled blocks": ("sd3", "pixart", "anima")}
 CACHES = ("first block cache", "TaylorSeer")
-NO_INTERRUPT = ("pixart", *MODULAR)  # their pipelines have no way to interrupt
+NO_INTERRUPT = ("pixart", *MODULAR, *FURTHER)  # their pipelines have no way to interrupt
 SCHEDULERS = (
     "own",
     "EulerDiscreteScheduler",
@@ -102,15 +102,19 @@ class Case:
             return False
         if self.event in ALONE and self.tool not in HARMLESS:
             return False
+        if self.family in FURTHER and (self.tool not in ("none", "offloading") or self.dtype != "float32"):
+            return False
         if self.images > 1 and self.family in ONE_IMAGE:
             return False
         return not (self.event == "interrupt" and self.family in NO_INTERRUPT)
 
 
-def cases(tools: tuple[str, ...] = TOOLS, **fixed: Any) -> st.SearchStrategy[Case]:
+def cases(
+    tools: tuple[str, ...] = TOOLS, families: tuple[str, ...] = FAMILIES, **fixed: Any
+) -> st.SearchStrategy[Case]:
     """All cases with one of ``tools``, or none as often as any; ``fixed`` fields have the values given."""
     choices: dict[str, st.SearchStrategy[Any]] = {
-        "family": st.sampled_from(FAMILIES),
+        "family": st.sampled_from(families),
         "height": st.sampled_from(SIZES),
         "width": st.sampled_from(SIZES),
         "images": st.sampled_from((1, 2)),
@@ -138,6 +142,8 @@ def _made_possible(case: Case) -> Case:
         case = replace(case, scheduler="own")
     if case.family in ONE_IMAGE:
         case = replace(case, images=1)
+    if case.family in FURTHER:
+        case = replace(case, dtype="float32")
     if not case.method.startswith("toma"):
         case = replace(case, setting="none")
     if not replace(case, event="nothing").possible:

@@ -9,7 +9,7 @@ import torch
 from diffusers.guiders import ClassifierFreeGuidance
 from torch import Tensor
 
-from tests import newer_pipelines, tiny
+from tests import denoisers, newer_pipelines, tiny
 from tests.engine.test_forecast_controlnet import flux, unet
 from tests.newer_pipelines import is_modular, output_of
 from tests.tiny import Tiny
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 CONTROLLED = {"sdxl with ControlNet": (unet, "image"), "flux with ControlNet": (flux, "control_image")}
 NEWER = {name: known for name, known in newer_pipelines.KINDS.items() if hasattr(diffusers, known.since)}
 FAMILIES = ("flux", *(name for name in tiny.FAMILIES if name != "flux"), *NEWER, *CONTROLLED)
-ONE_IMAGE = tuple(name for name, known in NEWER.items() if not known.batches)
+FURTHER = ("ltx", "chroma", "hunyuan_video", "cogview4", "lumina2", "cogvideox", "aura_flow", "sana")  # of one size
+ONE_IMAGE = (*(name for name, known in NEWER.items() if not known.batches), *FURTHER)
 MODULAR = tuple(name for name, known in NEWER.items() if known.since.endswith("ModularPipeline"))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -41,11 +42,15 @@ def build(case: Case) -> Tiny:
 def _new(family: str) -> Tiny:
     if family in NEWER:
         return newer_pipelines.build(family)
+    if family in FURTHER:
+        return Tiny(*denoisers.BUILDERS[family]())
     return CONTROLLED[family][0]() if family in CONTROLLED else tiny.build(family)
 
 
 def settings_of(case: Case) -> dict[str, Any]:
-    """How the pipeline is called."""
+    """How the pipeline is called, beside what every call of it is given."""
+    if case.family in FURTHER:
+        return {"num_inference_steps": case.steps}
     size = {"height": case.height, "width": case.width}
     if case.family in NEWER:
         known = NEWER[case.family]

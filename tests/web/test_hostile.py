@@ -16,7 +16,7 @@ import pytest
 
 from tests import tiny
 from tests.web.hostile import API, Page, Request, ask, reachable, send
-from tests.web.watched import resident, watched
+from tests.web.watched import close, resident, watched
 from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.web import security
 from tomadiff.web.request import ImageRequest, ImageSettings
@@ -42,7 +42,7 @@ def page(model: Model) -> Iterator[Page]:
     )  # imports all it needs
     blocks, address = serve(session)
     yield Page.at(address)
-    blocks.close()
+    close(blocks)
 
 
 def status(page: Page, method: str, path: str, body: bytes = b"", **headers: str) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 _CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod"}
@@ -53,6 +56,22 @@ def watched() -> Iterator[Seen]:
         yield seen
     finally:
         _LISTENING.remove(seen)
+
+
+def close(blocks: Any) -> None:
+    """Close a page, and wait for what is generated still: a process that ends while torch is at work is aborted."""
+    blocks.close()
+    while any(_is_at_work(frame) for thread, frame in sys._current_frames().items() if thread != threading.get_ident()):
+        time.sleep(0.02)
+
+
+def _is_at_work(frame: FrameType | None) -> bool:
+    """Whether a thread runs anything of tomadiff."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("tomadiff."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def resident() -> int:
