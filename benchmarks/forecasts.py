@@ -39,9 +39,9 @@ SETS: dict[str, list[Rule]] = {
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
     "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
     "every": [Forecast(every=2), Forecast(every=3)],
-    "every, from the first": [Forecast(every=every, start=0.0) for every in (2, 3, 4)],  # the same with few steps
-    "as reuse, 4 steps": [Forecast(steps=steps) for steps in ((0, 2), (0, 1))],  # the other two are in "every"
-    "as reuse, 8 steps": [Forecast(steps=steps) for steps in ((0, 1, 2, 4, 6), (0, 2, 4, 6), (0, 1, 2, 5), (0, 1, 4))],
+    "4 steps": [Forecast(steps=steps) for steps in ((0, 2), (0, 3))],
+    "8 steps": [Forecast(steps=steps) for steps in ((0, 1, 3, 5, 7), (0, 1, 4, 7), (0, 2, 4, 6), (0, 1, 4))],
+    "20 steps": [Forecast(steps=(*range(4), *range(4, 20, every))) for every in (2, 3)],
     "knobs": [
         Tried(0.1, by_sample=True),
         Tried(0.05, "line"),

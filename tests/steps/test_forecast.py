@@ -55,11 +55,12 @@ def test_what_forecast_means() -> None:
     assert not Forecast(every=1).skips
 
 
-def test_every_counts_back_from_the_last_step() -> None:
+def test_every_counts_back_from_the_last_step_but_in_short_runs() -> None:
     pattern = Forecast(every=2, start=0.2)
     assert [step for step in range(20) if pattern.computes(step, 20)] == [0, 1, 2, 3, *range(5, 20, 2)]
-    assert [step for step in range(4) if pattern.computes(step, 4)] == [0, 1, 3]
-    assert [step for step in range(10, 20) if pattern.computes(step, 20, first=10)] == [10, 11, 13, 15, 17, 19]
+    assert [step for step in range(8) if pattern.computes(step, 8)] == [0, 1, 2, 4, 6]
+    assert [step for step in range(4) if Forecast(every=3).computes(step, 4)] == [0, 1]
+    assert [step for step in range(10, 20) if pattern.computes(step, 20, first=10)] == [10, 11, 12, 14, 16, 18]
 
 
 def test_few_steps_are_bound_otherwise_than_many() -> None:
@@ -256,8 +257,9 @@ def test_training_is_left_alone() -> None:
     assert not forecaster._passes
 
 
-def test_memory_is_given_back_after_the_last_step() -> None:
-    forecaster = Forecaster(Forecast(0.05))
+@pytest.mark.parametrize("settings", [Forecast(0.05), Forecast(steps=range(4))], ids=["computed", "forecast"])
+def test_memory_is_given_back_after_the_last_step(settings: Forecast) -> None:
+    forecaster = Forecaster(settings)
     forecaster.begin(20)
     for step in range(20):
         forecaster.call(step, 0, None, lambda step=step: line(step))

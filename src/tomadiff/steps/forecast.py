@@ -36,6 +36,7 @@ _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, 
 _WARM_UP = 0.1  # share of the run that is computed first: outputs change least regularly there
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
 _ENDING = 3  # of the last steps, none are forecast in a row: outputs change faster there than the rate has seen
+_FEW_STEPS = 12  # below, early outputs matter more than the last one
 _INSIDE = 0.02  # how far the ends of the noise level are moved inside
 _FALL = 0.7  # an error rate falls to this share at least from one computed step to the next: it may be small by chance
 
@@ -52,7 +53,8 @@ class Forecast(Settings):
     Attributes:
         tolerance: forecast while the estimated relative error of the outputs, summed since the last computed step,
             stays below it. 0 computes every step. The worst sample and the worst guidance pass decide for all.
-        every: compute every so many steps, counted back from the last one, whatever the error.
+        every: compute every so many steps, whatever the error: counted back from the last one, and in short runs (below
+            12 steps) from where ``start`` ends.
         start: how much is computed first with ``every``: a share of the run, or (a whole number) steps.
         steps: compute these steps, counted from 0, and no others: it replays the pattern of another run.
     """
@@ -93,7 +95,8 @@ class Forecast(Settings):
         if not isinstance(start, int):
             start = _NEEDED if total is None else round(start * (total - first))
         start = first + max(1, start)
-        return step < start or ((step - start) if total is None else (total - 1 - step)) % self.every == 0
+        behind = step - start if total is None or total - first < _FEW_STEPS else total - 1 - step
+        return step < start or behind % self.every == 0
 
     def least(self, total: int) -> float:
         """The smallest share of so many steps that may be computed."""
@@ -223,10 +226,13 @@ class Forecaster:
             self._start_over()  # a pass that was not there before
             self._computes = True
         self._seen.add(key)
-        if not self._computes:
-            return self._passes[key].forecast(self._time(step))
-        output = compute()
-        self._observe(key, form, output)
+        if self._computes:
+            output = compute()
+            self._observe(key, form, output)
+        else:
+            output = self._passes[key].forecast(self._time(step))
+        if self._is_last(step) and self._seen >= set(self._passes):
+            self.end()
         return output
 
     def will_forecast(self, step: int) -> bool:
@@ -313,5 +319,3 @@ class Forecaster:
         rate = known.add(self._time(self._step), output)
         if rate is not None:
             self._rates.append(rate)
-        if self._is_last(self._step) and self._seen >= set(self._passes):
-            self.end()

@@ -78,24 +78,15 @@ def settings(steps: int, levels: int = 1, family: Family | None = None) -> list[
 
 def forecasting(steps: int) -> Iterator[Variant]:
     """Steps that are forecast, by tolerance and in fixed patterns: alone, and on top of merging."""
-    fixed = [Forecast(every=every, start=start) for every, start in product((2, 3, 4), (0.2, 0.3))]
-    if (
-        Forecast().least(steps) == 1
-    ):  # too few steps to measure an error, and at half the cost the first ones matter most
-        fixed.append(Forecast(steps=tuple(range(steps // 2))))
     patterns = dict[tuple[bool, ...], Forecast]()  # of what comes to the same, the first
-    for forecast in fixed:
+    for every, start in product((2, 3, 4), (0.2, 0.3)):
+        forecast = Forecast(every=every, start=start)
         patterns.setdefault(tuple(forecast.computes(step, steps) for step in range(steps)), forecast)
     found = [forecast for computed, forecast in patterns.items() if not all(computed)]
     found += [forecast for forecast in map(Forecast, TOLERANCES) if forecast.least(steps) < 1]
     for ratio, forecast in product(BESIDE_FORECASTS, found):
-        yield replace(Variant.of(f"forecast, {_how(forecast)},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
-
-
-def _how(forecast: Forecast) -> str:
-    if forecast.steps is not None:
-        return f"first {len(forecast.steps)} steps"
-    return f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
+        how = f"every {forecast.every} from {forecast.start:.0%}" if forecast.is_fixed else str(forecast.tolerance)
+        yield replace(Variant.of(f"forecast, {how},", ToMA(ratio), Schedule(1, 1)), forecast=forecast)
 
 
 def ways(ratio: float, levels: int = 1) -> Iterator[tuple[str, ToMA, Schedule]]:
