@@ -49,8 +49,8 @@ Flux.1 would lose.
 - **Verdicts**: "held" means that the whole interval is within the bound, "within the interval" that the mean is.
   `toma 0.31/0.25` merges .31, and .25 at the finest level, as `apply(pipe, flops=…)` would. Settings that are not
   generated yet cannot be chosen. The default then has a higher ratio, and may cost far less than its rival.
-- **Reuse** of ops added again what layers gave last. [Forecasts](../guide/forecast.md) are nearer at equal cost, so it
-  is no longer in the package.
+- **Reuse** of ops added again what layers gave last. It is no longer in the package; [forecasts](forecast.md) took its
+  place.
 - **The guard is off.** Every setting merges wherever it says. On models as small as these, `tomadiff.apply` would leave
   some tokens unmerged.
 
