@@ -9,7 +9,8 @@ from functools import partial
 from hashlib import sha1
 from typing import Any
 
-from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
+from benchmarks.caches import DeepCache, DualBlockCache, FirstBlockCache, SeaCache, TaylorSeer
+from benchmarks.step_candidates import STEP_SETS
 from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.cost.budget import RatioChoice, choices_of
 from tomadiff.evaluation.runs.variants import Around, Variant
@@ -36,11 +37,13 @@ class Bench:
         model: name of the embedded pipeline.
         steps: of an image.
         cost: FLOPs of a candidate as a share of the unmerged model's, known without generating.
+        denoising: share of an unmerged image's FLOPs that the denoiser has.
     """
 
     model: str
     steps: int
     cost: Callable[[Variant], float]
+    denoising: Callable[[], float] = lambda: 1.0
 
 
 def digest(candidate: Variant) -> str:
@@ -48,7 +51,8 @@ def digest(candidate: Variant) -> str:
 
     What is nothing, zero or off is left out: a setting that does not exist yet is as good as one that is off.
     """
-    parts = (candidate.method, candidate.schedule, candidate.around)
+    parts = [candidate.method, candidate.schedule, candidate.around]
+    parts += [] if candidate.forecast is None else [candidate.forecast]  # rows are older than forecasts
     return sha1(repr([_settings(part) for part in parts]).encode()).hexdigest()[:8]
 
 
@@ -62,8 +66,8 @@ def _settings(part: object) -> object:
 
 
 def adapts(candidate: Variant) -> bool:
-    """Whether what it costs is a matter of the image."""
-    return isinstance(candidate.around, FirstBlockCache)
+    """Whether what it costs is a matter of the image, and is counted for some."""
+    return isinstance(candidate.around, FirstBlockCache | SeaCache | DualBlockCache)
 
 
 # ---------------------------------------------------------------------------------------------- the default
@@ -232,7 +236,11 @@ def foreign_caches(bench: Bench) -> dict[str, Around]:
     }
 
 
-TUNING = ("knobs", "windows")
+def _by_steps(make: Callable[[str, int], Iterator[Variant]]) -> Callable[[Bench], Iterator[Variant]]:
+    return lambda bench: make(bench.model, bench.steps)
+
+
+TUNING = ("knobs", "windows", "spreads", "fitting", "mixed")
 """Sets that settings are chosen by: generated from other prompts and seeds than those that must hold."""
 
 LADDERS = ("matched", "curve")
@@ -250,6 +258,7 @@ SETS = {
     "knobs": knobs,
     "windows": windows,
     "caches": caches,
+    **{name: _by_steps(make) for name, make in STEP_SETS.items()},
 }
 
 RETIRED = {

@@ -12,22 +12,28 @@ machine and with which versions.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from rich.progress import track
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from benchmarks.caches import calling
 from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
 from benchmarks.machine import environment
 from tomadiff import embedded
 from tomadiff.evaluation.metrics.features import Clip
 from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.runs.dry_run import dry_run
+from tomadiff.evaluation.runs.models import denoiser
 from tomadiff.evaluation.runs.prompts import emoji_prompts
 from tomadiff.evaluation.runs.variants import Variant
 from tomadiff.evaluation.tune.trials import Pair, Trials
@@ -71,15 +77,15 @@ def trials_of(model: str, steps: int) -> Trials:
 
 
 def rows_of(
-    model: str, steps: int, pairs: Sequence[Pair], candidate: Variant, cost: float, trials: Trials
+    model: str, steps: int, pairs: Sequence[Pair], candidate: Variant, cost: Callable[[float], float], trials: Trials
 ) -> list[Row]:
-    """Generate ``pairs`` with ``candidate``, whose cost is known, and measure."""
-    metrics = ("mse", "psnr", "ssim", "judge")
-    figures = [{name: float(f"{one[name]:.5g}") for name in metrics} for one in trials.compare(pairs, candidate)]
-    return [
-        Row(model, steps, candidate.name, digest(candidate), prompt.text, seed, round(cost, 4), **numbers)
-        for (prompt, seed), numbers in zip(pairs, figures, strict=True)
-    ]
+    """Generate ``pairs`` with ``candidate`` and measure; ``cost`` follows from the share of steps computed."""
+    metrics, found = ("mse", "psnr", "ssim", "judge"), []
+    for (prompt, seed), one in zip(pairs, trials.compare(pairs, candidate), strict=True):
+        figures = {name: float(f"{one[name]:.5g}") for name in metrics}
+        share = round(cost(one["computed"]), 4)
+        found.append(Row(model, steps, candidate.name, digest(candidate), prompt.text, seed, share, **figures))
+    return found
 
 
 def pairs_of(count: int, first: int = 0) -> list[Pair]:
@@ -108,15 +114,50 @@ def done(path: Path) -> dict[tuple[str, ...], float]:
     return {tuple(row[name] for name in names): float(row["cost"]) for row in rows.read(path)}
 
 
+class Memory:
+    """Calls of the denoiser that were computed for the images at work: with forecasts, images share first steps.
+
+    A call alike gives the same bytes, so nothing changes but the time.
+    """
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._outputs, self._of = pipe, dict[tuple[bytes, ...], Tensor](), ""
+
+    def of(self, pairs: Sequence[Pair], candidate: Variant) -> AbstractContextManager[None]:
+        """While it lasts, calls are remembered, if the candidate changes nothing inside the denoiser."""
+        if candidate.method is not None or candidate.around is not nullcontext:
+            return nullcontext()
+        if self._of != repr(pairs):
+            self._of, self._outputs = repr(pairs), {}
+        model = denoiser(self._pipe)
+        return calling(model, partial(self._call, model.forward))
+
+    def _call(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Tensor]:
+        given = tuple(one.numpy().tobytes() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
+        if given not in self._outputs:
+            self._outputs[given] = plain(*args, **kwargs)[0]
+        return (self._outputs[given].clone(),)
+
+
 def bench_of(model: str, steps: int, trials: Trials, pair: Pair) -> Bench:
     """Costs by a dry run, which takes no image; only sets that ask for them pay for it."""
     dry = cache(lambda: dry_run(trials.pipe, *pair, trials.call))
-    return Bench(model, steps, lambda candidate: dry().flops(candidate) / dry().flops(Variant()))
+    denoising = cache(lambda: dry().flops(Variant()) / trials.flops(pair))
+    return Bench(model, steps, lambda candidate: dry().flops(candidate) / dry().flops(Variant()), denoising)
 
 
-def counted(trials: Trials, candidate: Variant, pairs: Sequence[Pair]) -> float:
-    """The share of FLOPs, of one image if all cost the same."""
-    return fmean(trials.cost(pair, candidate) for pair in pairs[: COUNTED if adapts(candidate) else 1])
+def counted(
+    trials: Trials, candidate: Variant, pairs: Sequence[Pair], bench: Bench | None = None
+) -> Callable[[float], float]:
+    """The share of FLOPs by the share of steps computed; of one image if all cost the same.
+
+    Text encoders and decoder run once however many steps are forecast, and every computed step costs the same.
+    """
+    if candidate.forecast is None or bench is None:
+        share = fmean(trials.cost(pair, candidate) for pair in pairs[: COUNTED if adapts(candidate) else 1])
+        return lambda _: share
+    every, denoising = bench.cost(replace(candidate, forecast=None)), bench.denoising()
+    return lambda computed: 1 - denoising + denoising * every * computed
 
 
 def note_run(folder: Path, sets: Sequence[str], pairs: int, trials: Trials, bench: Bench) -> None:
@@ -126,23 +167,37 @@ def note_run(folder: Path, sets: Sequence[str], pairs: int, trials: Trials, benc
     rows.append(folder / RUNS, {**generated, "size": size, "dtype": dtype, **environment()})
 
 
-def run(model: str, sets: Sequence[str], count: int, steps: int, folder: Path = RESULTS, first: int = 0) -> None:
+def run(
+    model: str,
+    sets: Sequence[str],
+    count: int,
+    steps: int,
+    folder: Path = RESULTS,
+    first: int = 0,
+    tuning: bool = False,
+    together: int | None = None,
+) -> None:
     """Generate what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
-    tuning = set(sets) <= set(TUNING)
+    tuning = tuning or set(sets) <= set(TUNING)
     path, trials = path_of(folder, model, tuning), trials_of(model, steps)
     pairs = pairs_of(count, first + PROMISED_PAIRS if tuning else first)
     bench, finished = bench_of(model, steps, trials, pairs[0]), done(path)
     wanted = list({one.name: one for name in sets for one in SETS[name](bench)}.values())
-    costs = {key[:3]: cost for key, cost in finished.items()}
-    parts = list(batches(pairs, TOGETHER[model]))
+    costs: dict[tuple[str, ...], Callable[[float], float]] = {}
+    parts = list(batches(pairs, together or TOGETHER[model]))
     note_run(folder, sets, count, trials, bench)
+    memory = Memory(trials.pipe)
     for part, candidate in track([(part, one) for part in parts for one in wanted], description=f"{model}, {steps}"):
         keys = [key_of(steps, candidate, prompt.text, seed) for prompt, seed in part]
         if all(key in finished for key in keys):
             continue
-        if keys[0][:3] not in costs:
-            costs[keys[0][:3]] = counted(trials, candidate, pairs)
-        generated = rows_of(model, steps, part, candidate, costs[keys[0][:3]], trials)
+        key = keys[0][:3]
+        if key not in costs:
+            known = next((cost for done, cost in finished.items() if done[:3] == key), None)
+            again = candidate.forecast is None and known is not None
+            costs[key] = (lambda _, known=known: known) if again else counted(trials, candidate, pairs, bench)
+        with memory.of(part, candidate):
+            generated = rows_of(model, steps, part, candidate, costs[key], trials)
         new = [row for row, key in zip(generated, keys, strict=True) if key not in finished]
         rows.append(path, *map(asdict, new))
 
@@ -155,14 +210,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--first", type=int, default=0, help="number of the first pair, to share work between processes"
     )
+    parser.add_argument("--tuning", action="store_true", help="other prompts and seeds, which settings are chosen by")
+    parser.add_argument("--together", type=int, help="images of a batch")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
     arguments = parser.parse_args(given)
-    if 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
+    if not arguments.tuning and 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
         parser.error(f"{', '.join(TUNING)} are generated from other prompts and seeds; ask for them alone.")
     torch.set_num_threads(arguments.threads)
-    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, arguments.results, arguments.first)
+    where = {"folder": arguments.results, "first": arguments.first, "tuning": arguments.tuning}
+    run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, together=arguments.together, **where)
 
 
 if __name__ == "__main__":

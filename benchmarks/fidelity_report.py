@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from benchmarks import front_report
 from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, SETS, STARTS, TUNING, WINDOW_RATIOS, default_at
 from benchmarks.fidelity import RESULTS, RUNS
 from benchmarks.fidelity_results import (
@@ -212,6 +213,7 @@ def part(folder: Path, results: Results) -> Iterator[str]:
         ),
         "A cache alone is compared with merging alone that costs no more. Both together are compared with either "
         "alone that costs no less:": caches(results),
+        **{title: _table(*table) for title, table in front_report.tables(results).items()},
     }
     for title, table in tables.items():
         if table:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -75,6 +76,8 @@ class Results:
                 continue
             own = self.measured.setdefault(row["candidate"], Measured(row["candidate"], float(row["cost"]), {}))
             own.images[row["prompt"], row["seed"]] = row
+        for name, own in self.measured.items():  # a forecast costs what the image asks for
+            self.measured[name] = replace(own, cost=fmean(float(row["cost"]) for row in own.images.values()))
 
     @classmethod
     def read(cls, folder: Path, model: str, tuning: bool = False) -> list[Results]:

@@ -11,23 +11,33 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.candidates import RATIOS
 from benchmarks.fidelity import RESULTS
 from benchmarks.fidelity_report import IMAGES, MODELS
-from benchmarks.fidelity_results import Measured, Results, is_alone, kind_of_cache
+from benchmarks.fidelity_results import Measured, Results
+from benchmarks.front import settings
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
 
 NOTES = {
     "psnr": "PSNR against the unmerged image, dB: higher is nearer",
     "judge": "judge distance from the unmerged image: lower is nearer",
 }
-METHODS = {  # title: name, place of the colour, dashed
-    "ToMA as in the paper": ("toma-paper", 1, False),
-    "ToMeSD, all ops": ("tomesd-all", 2, False),
-    "ToMeSD": ("tomesd", 2, True),
-    "ToFu, all ops": ("tofu-all", 3, False),
-    "ToFu": ("tofu", 3, True),
-    "ToDo": ("todo", 4, False),
+SHOWN = {  # name: whether dashed, which mergers are
+    "forecast by tolerance": False,
+    "forecast in a pattern": False,
+    "forecast in a pattern + merging": False,
+    "DeepCache": False,
+    "FirstBlockCache": False,
+    "TaylorSeer": False,
+    "MagCache": False,
+    "SeaCache": False,
+    "DBCache (cache-dit)": False,
+    "skipping, last output again": False,
+    "ToMA": True,
+    "ToMA as in the paper": True,
+    "ToMeSD, all ops": True,
+    "ToFu, all ops": True,
+    "ToMeSD": True,
+    "ToFu": True,
 }
 
 
@@ -40,19 +50,10 @@ def chart(results: Results, measure: str) -> Image.Image:
 
 def curves(results: Results, measure: str) -> Iterator[Line]:
     """Every line that has points."""
-    lines: dict[str, tuple[list[Measured], int, bool]] = {"ToMA": (_chosen(results), 0, False)}
-    for title, (name, colour, dashed) in METHODS.items():
-        lines[title] = _measured(results, [f"{name} {ratio:.2f}" for ratio in RATIOS]), colour, dashed
-    names = [one.name for one in results.measured_of("caches")]
-    for colour, kind in enumerate(dict.fromkeys(map(kind_of_cache, names)), start=5):
-        own = [name for name in names if kind_of_cache(name) == kind]
-        title = "reuse of ops" if kind == "reuse" else kind
-        for shown, wanted in ((title, True), (f"ToMA + {title}", False)):
-            found = _measured(results, [name for name in own if is_alone(name) == wanted])
-            lines[shown] = front(found, measure), colour, not wanted
-    for title, (found, colour, dashed) in lines.items():
+    for place, (title, dashed) in enumerate(SHOWN.items()):
+        found = front(sorted(settings(results, title), key=lambda one: one.cost), measure)
         if found:
-            yield _line(title, found, measure, colour, dashed)
+            yield _line(title, found, measure, place, dashed)
 
 
 def front(found: Sequence[Measured], measure: str) -> list[Measured]:
@@ -67,16 +68,6 @@ def front(found: Sequence[Measured], measure: str) -> list[Measured]:
 def _distance(one: Measured, measure: str) -> float:
     value = one.mean(measure).value
     return -value if measure == "psnr" else value
-
-
-def _measured(results: Results, names: Sequence[str]) -> list[Measured]:
-    return sorted((one for one in map(results.get, names) if one), key=lambda one: one.cost)
-
-
-def _chosen(results: Results) -> list[Measured]:
-    """The default as the rule chooses it, for every cost there is."""
-    chosen = {one.name: one for one in (results.within(own.cost) for own in results.measured_of("matched")) if one}
-    return sorted(chosen.values(), key=lambda one: one.cost)
 
 
 def _line(title: str, found: Sequence[Measured], measure: str, colour: int, dashed: bool) -> Line:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tomadiff.engine.components import controlnets_of, denoisers_of, models_to_merge, require_match, take_off
+from tomadiff.engine.components import capped_by, controlnets_of, denoisers_of, models_to_merge, require_match, take_off
 from tomadiff.engine.controlnet import Forecasts
 from tomadiff.engine.handle import Handle
 from tomadiff.engine.hooks import unwrap
@@ -20,7 +20,8 @@ from tomadiff.methods.registry import chosen_method
 from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
 from tomadiff.presets import available as presets
-from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.forecast import AnyForecast, Forecast
+from tomadiff.steps.recommend import Capped, Recommended
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.settings import Ratio, Rule, checked
 
@@ -35,11 +36,6 @@ GUARD = True  # whether patches are guarded unless told otherwise
 _HOW = "give a ratio such as 0.5, a method such as ToMA(ratio=0.5), or a name such as 'tomesd'"
 AnyMethod = Annotated[Method | float | str, Rule(_HOW)]
 """A method, its name, or the ratio of the default one."""
-
-AnyForecast = Annotated[
-    Forecast | float, Rule("give a tolerance such as 0.05, or a Forecast such as Forecast(every=2)")
-]
-"""A forecast, or its tolerance."""
 
 
 @checked
@@ -56,7 +52,7 @@ def apply(
     forecast: AnyForecast | None = None,
     **settings: Any,
 ) -> Patch:
-    """Merge tokens in a pipeline or a model, forecast some of its denoising steps, or both.
+    """Forecast steps or merge tokens. ``apply(pipe, 0.5)`` is ToMA; alone it does what we recommend for the steps.
 
     Args:
         target: a diffusers pipeline, or its UNet or transformer (compiled or not).
@@ -65,28 +61,28 @@ def apply(
         schedule: how long plans are kept, instead of the method's own.
         ratio: share of tokens removed, a shorter way to write ``ToMA(ratio)``.
         preset: a method with its schedule by name, file or object, instead of ``method``; see :mod:`tomadiff.presets`.
-        flops: instead of a ratio, the share of the unmerged FLOPs that a whole image may cost, planning
-            included; the ratio is chosen at the first call of each size.
+        flops: the share of the denoiser's FLOPs that no image exceeds, planning included. It chooses how many steps are
+            computed, and how much merges; beside a method (``ToMA()``), a preset or a forecast, merging alone.
         speedup: the same for time, as predicted for this kind of machine: how many times as fast.
-        guard: leave tokens unmerged where that would be faster, as estimated from shapes and the kind of device at the
-            first call of each size (the default); ``False`` merges wherever the method says.
-        forecast: a tolerance or a :class:`~tomadiff.Forecast`; alone, it forecasts steps of any denoiser and merges
-            nothing. It is an idea of tomadiff, not of the paper.
-        settings: any other setting of the method, such as ``levels=(0,)``.
-
-    An earlier patch of the model comes off first.
+        guard: leave tokens unmerged where merging is expected to take longer (the default, but with ``flops``).
+        forecast: a tolerance or a :class:`~tomadiff.Forecast`, of any denoiser; an idea of tomadiff, not of the paper.
+        settings: any other setting of the method, such as ``levels=(0,)``. An earlier patch comes off first.
     """
     given = method if isinstance(method, int | float) else ratio
     budget, own, steps = _budget(flops, speedup, given), None, Forecast.of(forecast)
-    if steps is not None and not settings and all(one is None for one in (method, schedule, ratio, preset, budget)):
-        return Patch(target, None, None, False, forecast=steps)
+    alone = not settings and all(one is None for one in (method, schedule, ratio, preset))
+    if alone and budget is None:
+        return Patch(target, None, None, False, forecast=steps or Recommended())
+    if alone and steps is None:
+        steps = capped_by(target, budget)
+        return Patch(target, ToMA() if steps.merges else None, None, _guards(guard, budget), budget, steps)
     stored = _stored(preset, method)
     if stored is not None:
         method, own, steps = stored.method, stored.schedule, stored.forecast if steps is None else steps
     chosen, usual = chosen_method(method, ratio, settings)
     own = own or usual
     schedule = _left_to(budget, own) if schedule in (None, own) else schedule
-    return Patch(target, chosen, schedule, GUARD if guard is None else guard, budget, steps)
+    return Patch(target, chosen, schedule, _guards(guard, budget), budget, steps)
 
 
 def remove(target: Any) -> None:
@@ -121,6 +117,11 @@ def _policy(guard: bool, budget: Budget | None) -> CostPolicy | None:
     from tomadiff.cost.policy import CostPolicy
 
     return CostPolicy(guard, budget)
+
+
+def _guards(guard: bool | None, budget: Budget | None) -> bool:
+    """Whether to guard; who asks for FLOPs gets FLOPs, also where merging takes longer."""
+    return (GUARD and (budget is None or budget.flops is None)) if guard is None else guard
 
 
 def _left_to(budget: Budget | None, schedule: Schedule) -> Schedule:
@@ -206,9 +207,14 @@ class Patch(Handle):
         """
         if not self.active:
             raise PatchError(f"This patch was {self._state}; call tomadiff.apply again.")
-        if settings or any(one is not None for one in (schedule, guard, flops, speedup)):
-            self._set_merging(schedule, guard, _budget(flops, speedup, settings.get("ratio")), settings)
-        steps = Forecast.of(forecast)
+        budget, steps = _budget(flops, speedup, settings.get("ratio")), Forecast.of(forecast)
+        if isinstance(self.forecast, Capped) and steps is None:  # of ratio and budget, the last holds
+            cap = (1.0, "") if budget is None else (budget.share, str(budget))
+            steps = self.forecast.changed(*cap) if budget is not None or "ratio" in settings else None
+        if budget is not None and isinstance(steps, Capped) and not self._models:
+            self._keep(budget=budget)
+        elif settings or any(one is not None for one in (schedule, guard, budget)):
+            self._set_merging(schedule, guard, budget, settings)
         if steps is not None:
             self._forecasts.use(steps)
             self._keep(forecast=steps)

@@ -31,7 +31,8 @@ from tomadiff.evaluation.tune.trials import Trials
 def cost(candidate: Variant) -> float:
     """A model of which four tenths merge, and planning costs a hundredth."""
     start = candidate.schedule.start if isinstance(candidate.schedule.start, float) else 0.0
-    return 1 - (1 - start) * (0.4 * candidate.method.ratio - 0.01)
+    steps = None if candidate.forecast is None else candidate.forecast.steps
+    return (1 - (1 - start) * (0.4 * candidate.ratio - 0.01)) * (1.0 if steps is None else len(steps) / 20)
 
 
 def bench(model: str = "emoji-sdxl", steps: int = 20) -> Bench:

@@ -79,7 +79,7 @@ def test_generate_keeps_a_budget(invoke: Invoke) -> None:
     generated = invoke("generate", "-p", "a fox", "--flops", "0.9", "--json", *FRUGAL)
     assert generated.exit_code == 0, generated.output
     (image,) = json.loads(generated.stdout)["images"]
-    assert image["method"] == "toma-flops=0.9"
+    assert image["method"] == "recommended-flops=0.9"
     assert 0 < image["ratio"] < 1
     note = note_of(Path(image["path"]))
     assert f"ratio={image['ratio']}" in note["settings"]

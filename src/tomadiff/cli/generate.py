@@ -33,7 +33,13 @@ class Loaded(NamedTuple):
 
 
 Prompts = Annotated[list[str], typer.Option("--prompt", "-p", help="What to generate; may be given several times.")]
-MethodName = Annotated[str, typer.Option(help="baseline, toma, toma-stripe, tomesd, … ; a wrong name lists all.")]
+MethodName = Annotated[
+    str | None,
+    typer.Option(
+        help="baseline, recommended, toma, tomesd, … ; a wrong name lists all. "
+        "Default: toma; with --flops or --speedup what is recommended for it."
+    ),
+]
 Ratio = Annotated[
     float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
 ]
@@ -47,7 +53,7 @@ def generate(
     model: options.Model,
     prompt: Prompts,
     out: options.Out = Path("images"),
-    method: MethodName = "toma",
+    method: MethodName = None,
     ratio: Ratio = None,
     flops: options.Flops = None,
     speedup: options.Speedup = None,
@@ -70,17 +76,17 @@ def generate(
     \b
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background"
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --ratio 0.75 --compare
+    tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --method recommended --compare
     tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --flops 0.7
-    tomadiff generate -m emoji-sdxl -p "a fox on a blue background" --method baseline --forecast 0.1
-    tomadiff generate -m ./my-pipeline -p "a lighthouse" --method tomesd --seeds 4 --batch 4
     tomadiff generate -m owner/name -p "a lighthouse" --size 1024 --steps 30 --out lighthouse
 
     Images that are in the folder already are not generated again; more prompts, seeds and methods may join them.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.runs.tasks import tasks
-    from tomadiff.evaluation.runs.variants import variants
+    from tomadiff.evaluation.runs.variants import RECOMMENDED, variants
 
     budget, tolerance = options.read_budget(flops, speedup, ratio), options.read_forecast(forecast)
+    method = method or ("toma" if budget is None or tolerance else RECOMMENDED)
     wanted = variants([method], [_ratio(method, ratio)], [tolerance])
     prompts = _prompts(model, prompt, negative)
     require_folder(out)

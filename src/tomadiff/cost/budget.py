@@ -62,6 +62,7 @@ class Policy:
 
 
 POLICY = Policy()
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ class Choice:
         share: what an image is expected to cost, as a share of an unmerged one.
         steps: of the run, if they are known.
         machine: what time is predicted for, and where its constants are from.
+        computed: steps that are not forecast, if some are.
     """
 
     budget: Budget
@@ -168,6 +170,7 @@ class Choice:
     share: float
     steps: int | None = None
     machine: str = ""
+    computed: tuple[int, ...] | None = None
 
     @property
     def ratio(self) -> float:
@@ -175,12 +178,19 @@ class Choice:
         return self.ratio_choice.ratio
 
     def __str__(self) -> str:
-        if self.steps is None:
-            when = "at every step (the number of steps is not known; patch.begin(steps=…) tells it)"
-        else:
-            when = f"from step {self.start} of {self.steps}"
         where = f" on {self.machine}" if self.machine else ""
-        return f"{self.budget}: {self.ratio_choice} {when}; expected: {self.budget.describe(self.share)}{where}"
+        steps = "" if self.computed is None else f"{len(self.computed)} of {self.steps} steps computed, "
+        return f"{self.budget}: {steps}{self._merged}; expected: {self.budget.describe(self.share)}{where}"
+
+    @property
+    def _merged(self) -> str:
+        if self.ratio == 0:
+            return "nothing merged"
+        if self.steps is None:
+            return (
+                f"{self.ratio_choice} at every step (the number of steps is not known; patch.begin(steps=…) tells it)"
+            )
+        return f"{self.ratio_choice} from step {self.start} of {self.steps}"
 
 
 def ratios_of(method: Method, policy: Policy = POLICY) -> tuple[float, ...]:
@@ -210,6 +220,7 @@ def choose(
     first: int = 0,
     ratio_choices: Sequence[RatioChoice] | None = None,
     policy: Policy = POLICY,
+    computed: tuple[int, ...] | None = None,
 ) -> Choice:
     """The settings that :data:`POLICY` prefers among those that meet ``budget``; raises if none does.
 
@@ -221,31 +232,35 @@ def choose(
         first: step that the run begins with (image-to-image begins further on).
         ratio_choices: those that the method can take, in rising order; ``None``: all ratios of the policy.
         policy: how to choose.
+        computed: steps of the run that are not forecast; merging takes what these leave of the budget.
     """
+    if computed is not None and steps is not None and len(computed) <= budget.share * (steps - first) + _ROUNDING:
+        return Choice(budget, RatioChoice(0.0, 0.0), first, len(computed) / (steps - first), steps, computed=computed)
     total = first + policy.unknown if steps is None else steps
     ratio_choices = choices_of(policy.ratios) if ratio_choices is None else ratio_choices
 
     def share(ratio_choice: RatioChoice, start: int) -> float:
         known = shares(ratio_choice)
-        due = replace(schedule, start=start).dues(total, first)
-        return sum(known[one] for one in due) / len(due)
+        due = replace(schedule, start=start).dues(total, first, computed)
+        return sum(known[one] for one in due) / (total - first)
 
     early = first if steps is None else first + round(policy.unmerged * (steps - first))
     start = early if share(ratio_choices[-1], early) <= budget.share else first
     place = bisect_left(ratio_choices, True, key=lambda ratio_choice: share(ratio_choice, start) <= budget.share)
     if place == len(ratio_choices):
-        raise SettingError(_out_of_reach(budget, share(ratio_choices[-1], first), ratio_choices[-1].ratio))
+        raise SettingError(_out_of_reach(budget, share(ratio_choices[-1], first), ratio_choices[-1].ratio, computed))
     ratio_choice, found = ratio_choices[place], share(ratio_choices[place], start)
     rounder = (one for one in ratio_choice.rounder(policy.round_notches) if one.ratio <= ratio_choices[-1].ratio)
     same = (one for one in rounder if share(one, start) == found)  # regions keep whole tokens: they come to the same
-    return Choice(budget, next(same, ratio_choice), start, found, steps)
+    return Choice(budget, next(same, ratio_choice), start, found, steps, computed=computed)
 
 
-def _out_of_reach(budget: Budget, least: float, ratio: float) -> str:
+def _out_of_reach(budget: Budget, least: float, ratio: float, computed: tuple[int, ...] | None) -> str:
     if least >= 1:
         return f"{budget} is out of reach: merging saves nothing here. Take the patch off, or give ratio=… instead."
+    when = "from the first step on" if computed is None else f"at the {len(computed)} steps that are computed"
     best = "least" if budget.flops is not None else "most"
     return (
         f"{budget} is out of reach: the {best} that merging can reach here is {budget.describe(least)}, with ratio "
-        f"{ratio:g} from the first step on. Give a budget that asks for less."
+        f"{ratio:g} {when}. Give a budget that asks for less."
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from tomadiff import kernels
-from tomadiff.cost.budget import Budget, Choice, choices_of, choose, ratios_of
+from tomadiff.cost.budget import Budget, Choice, RatioChoice, Shares, choices_of, choose, ratios_of
 from tomadiff.cost.budget_search import BudgetSearch, meta_copy_of, on_meta, shapes_in
 from tomadiff.cost.calibration import require_calibration
 from tomadiff.cost.guard import Guard, Scale
@@ -93,15 +93,20 @@ class CostPolicy:
         info, dtype, passes = patched.context.info, patched.dtype(call.image), patched.passes(call.image)
         steps = info.total if info.total is not None and info.step < info.total else None
         place = call.image.device, torch.get_num_threads()
-        key = (shapes_in(call.arguments), dtype, place, passes, patched.by_region, info.step, steps)
+        pattern = None if patched.forecast is None else patched.forecast.capped
+        key = (shapes_in(call.arguments), dtype, place, passes, patched.by_region, info.step, steps, pattern)
         if key not in self._choices:
             machine = None if budget.speedup is None else Hardware.of(call.image.device, dtype)
             fused = kernels.assumed(kernels.fused("auto", call.image.device, dtype, 1))
             with torch.inference_mode(False), torch.no_grad(), fused:
-                search = self._search(budget, patched, call, passes)
-                shares = partial(search.shares, measure=_flops_of if machine is None else machine.seconds)
+                search = cache(partial(self._search, budget, patched, call, passes))  # patterns alone need none
+                measure = _flops_of if machine is None else machine.seconds
+
+                def shares(ratio_choice: RatioChoice) -> Shares:
+                    return search().shares(ratio_choice, measure)
+
                 possible = choices_of(ratios_of(patched.method), _free_levels(patched))
-                choice = choose(budget, shares, patched.given, steps, info.step, possible)
+                choice = choose(budget, shares, patched.given, steps, info.step, possible, computed=pattern)
             self._choices[key] = replace(choice, machine="" if machine is None else str(machine))
         return self._choices[key]
 
@@ -113,7 +118,7 @@ class CostPolicy:
             copy = _meta_copy(patched, arguments, dtype)
             copy.context.passes = passes
             scale = Scale.of(image, call["encoder_hidden_states"], dtype, patched.by_region)
-            guard = Guard(patched.family, copy.sites) if self.guarded and budget.speedup is not None else None
+            guard = Guard(patched.family, copy.sites) if self.guarded else None
             search = BudgetSearch(
                 copy.sites, copy.groups, image.shape[0], dtype, patched.by_region, passes, guard, scale
             )

@@ -11,6 +11,7 @@ from tomadiff.errors import UnsupportedModelError
 from tomadiff.families.base import Family
 from tomadiff.families.registry import describe_supported, find_family, supported
 from tomadiff.methods.base import Method
+from tomadiff.steps.recommend import Capped, Kind
 
 _DENOISERS = ("unet", "transformer", "transformer_2")  # components of a pipeline that denoise
 
@@ -33,6 +34,14 @@ def denoisers_of(target: Any) -> list[tuple[str, nn.Module]]:
             f"{describe_supported()}"
         )
     return models
+
+
+def capped_by(target: Any, budget: Any) -> Capped:
+    """The forecast that keeps within a :class:`tomadiff.cost.budget.Budget`."""
+    models = [unwrap(model) for _, model in denoisers_of(target)]
+    merges = any(find_family(model) is not None for model in models)
+    kind: Kind = "unet" if "UNet" in type(models[0]).__name__ else "transformer"
+    return Capped(cap=budget.share, kind=kind, merges=merges, asked=str(budget))
 
 
 def controlnets_of(target: Any) -> list[nn.Module]:

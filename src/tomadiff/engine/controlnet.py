@@ -29,7 +29,8 @@ from tomadiff.engine.forecast import ForecastModel, form_of, require_no_cache, t
 from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
 from tomadiff.engine.outer_hooks import Around
 from tomadiff.steps.clock import Clock
-from tomadiff.steps.forecast import Forecast, Pattern
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.run import Pattern
 
 MARK = "_tomadiff_control"  # attribute of a ControlNet that leads to this
 

@@ -7,6 +7,7 @@ of tomadiff, not of the paper.
 from __future__ import annotations
 
 import inspect
+import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -16,14 +17,18 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
+from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, adds_noise, find_driver
 from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
 from tomadiff.engine.model import MARK as PATCH
 from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
 from tomadiff.engine.report import ForecastReport
 from tomadiff.errors import PatchError
 from tomadiff.steps.clock import Clock, StepInfo
-from tomadiff.steps.forecast import Forecast, Forecaster, Pattern
+from tomadiff.steps.forecast import Forecast, Forecaster
+from tomadiff.steps.recommend import Capped
+from tomadiff.steps.run import Pattern, Run
+
+logger = logging.getLogger("tomadiff")
 
 MARK = "_tomadiff_forecast"  # attribute of a model that leads to its forecast
 _TIMES = ("timestep", "timesteps", "t", "sigma", "timestep_ratio", "r")  # what models call the time
@@ -48,22 +53,35 @@ class ForecastModel:
         self._place = (0, -1)  # image and step of the last call
         self.control: weakref.ref[Any] | None = None
         self.is_on = self.replaced = False
+        self._run, self._why = Run(), settings.why(Run())
+        self._said = set[str]()
+
+    @property
+    def given(self) -> Forecast:
+        """What is to be forecast, as it was given."""
+        return self._forecaster.given
 
     @property
     def settings(self) -> Forecast:
-        """What is forecast."""
+        """What is forecast in this run."""
         return self._forecaster.settings
+
+    @property
+    def capped(self) -> tuple[int, ...] | None:
+        """Steps of this run that a budget lets be computed; ``None`` if none decides about steps, or all may be."""
+        steps = self.settings.steps if isinstance(self.given, Capped) else None
+        return None if steps is None else tuple(step for step in steps if step >= self._run.first)
 
     def change(self, settings: Forecast) -> None:
         """Go on with other settings, from the next image on."""
-        self._forecaster = Forecaster(settings)
+        self._forecaster, self._why = Forecaster(settings), settings.why(Run())
         self.clock.begin()
 
     def report(self) -> ForecastReport:
         """What was forecast in the last image."""
         control = None if self.control is None else self.control()
         note = "" if control is None else str(control)
-        return ForecastReport(self.name, type(self.model).__name__, self.settings, self.pattern, note)
+        return ForecastReport(self.name, type(self.model).__name__, self.settings, self.pattern, note, self._why)
 
     def begin(self, steps: int | None = None) -> None:
         """A new image starts; see :meth:`Clock.begin`."""
@@ -113,7 +131,7 @@ class ForecastModel:
 
     def packed(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         """How to go on where a pickle is opened."""
-        return _put_on, (self.name, self.settings)
+        return _put_on, (self.name, self.given)
 
     # ------------------------------------------------------------------------------------------ calls
     def _call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,9 +166,18 @@ class ForecastModel:
             self._image_end.follow(driver)
             self._forecaster.group = processes_of(self.model)
             self._forecaster.begin(self.info.total, self.info.times)
+            self._settle(Run(self.info.total, self.info.step, adds_noise(driver.scheduler)))
         if place != self._place:
             self._names.clear()
         self._place = place
+
+    def _settle(self, run: Run) -> None:
+        """What is forecast in this run; says once why nothing is, where somebody else chose that."""
+        self._run, self._why = run, self.given.why(run)
+        self._forecaster.settings = self.given.of_run(run)
+        if self._why and not self.settings.skips and self._why not in self._said:
+            self._said.add(self._why)
+            logger.warning("%s: %s.", self.name, self._why)
 
     def _end_of_call(self) -> None:
         if self._threads.is_mine():  # or another thread ended another image

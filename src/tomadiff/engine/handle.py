@@ -13,7 +13,7 @@ from tomadiff.engine.forecast import ForecastModel
 from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.model import PatchedModel
 from tomadiff.merging.plan import Plan
-from tomadiff.steps.forecast import Pattern
+from tomadiff.steps.run import Pattern
 from tomadiff.utils.guesses import Guided
 
 

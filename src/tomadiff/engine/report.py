@@ -11,7 +11,8 @@ from tomadiff.engine.group import PlanGroup
 from tomadiff.engine.site import Site
 from tomadiff.merging.plan import Plan
 from tomadiff.methods.base import Method
-from tomadiff.steps.forecast import Forecast, Pattern
+from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.run import Pattern
 from tomadiff.steps.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -142,17 +143,22 @@ def merges_nothing(method: Method, schedule: Schedule) -> bool:
 
 @dataclass(frozen=True)
 class ForecastReport:
-    """One model whose denoising steps are forecast, the pattern of its last image, and what its ControlNet cost."""
+    """One model whose denoising steps are forecast, the pattern of its last image, and what its ControlNet cost.
+
+    ``why`` says why these settings, where they were chosen for the run.
+    """
 
     component: str
     model: str
     settings: Forecast
     pattern: Pattern
     control: str = ""
+    why: str = ""
 
     def lines(self) -> list[str]:
         """As text."""
         lines = [f"{self.component}: {self.model}, {self.settings!r}, not of the paper"]
+        lines += [f"  {self.why}"] if self.why else []
         if not self.settings.skips:
             return [*lines, "  nothing is forecast: every step is computed"]
         if not self.pattern.computed:

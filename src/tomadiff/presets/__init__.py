@@ -17,13 +17,15 @@ from tomadiff.errors import SettingError, TomaError
 from tomadiff.merging.grid import Stripes, Tiles, Whole
 from tomadiff.methods import Bound, Method, ToDo, ToFu, ToMA, ToMeSD
 from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.recommend import Recommended
 from tomadiff.steps.schedule import Schedule
 from tomadiff.utils.reading import OBJECT, TEXT, FileError, Kind, read_json, require_record
 from tomadiff.utils.settings import Settings
 from tomadiff.utils.writing import write_whole
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Bound, Forecast, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole)
+    kind.__name__: kind
+    for kind in (Bound, Forecast, Recommended, Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, Whole)
 }
 _FOLDER = Path(__file__).parent
 _SETTINGS = Kind("an object, or null", lambda value: value is None or OBJECT.fits(value))

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from tomadiff.errors import SettingError
 from tomadiff.steps.history import PassHistory, growth, needs_grad
+from tomadiff.steps.run import Pattern, Run
 from tomadiff.utils.settings import Count, Index, Rule, Settings
 
 _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, the fourth tests it
@@ -98,6 +99,14 @@ class Forecast(Settings):
         behind = step - start if total is None or total - first < _FEW_STEPS else total - 1 - step
         return step < start or behind % self.every == 0
 
+    def of_run(self, _: Run) -> Forecast:
+        """The settings for a run; see :mod:`tomadiff.steps.recommend` for some that depend on it."""
+        return self
+
+    def why(self, _: Run) -> str:
+        """Why these, where somebody else has chosen them."""
+        return ""
+
     def least(self, total: int) -> float:
         """The smallest share of so many steps that may be computed."""
         count = row = 0
@@ -108,6 +117,12 @@ class Forecast(Settings):
                 computes = not may_forecast(step, total, count, row)
             count, row = (count + 1, 0) if computes else (count, row + 1)
         return count / total
+
+
+AnyForecast = Annotated[
+    Forecast | float, Rule("give a tolerance such as 0.05, or a Forecast such as Forecast(every=2)")
+]
+"""A forecast, or its tolerance."""
 
 
 def bounds(total: int | None) -> tuple[int, int]:
@@ -139,31 +154,6 @@ def evened(times: Sequence[float]) -> tuple[float, ...]:
     return tuple(math.log(level / (1 - level)) for level in levels)
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """Which steps of an image were computed and which were forecast.
-
-    Attributes:
-        computed: their numbers.
-        forecast: their numbers.
-        errors: the estimated relative error of each forecast output; none with a fixed pattern.
-    """
-
-    computed: tuple[int, ...] = ()
-    forecast: tuple[int, ...] = ()
-    errors: tuple[float, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """Of the steps that was computed; 1 before the first."""
-        return len(self.computed) / count if (count := len(self.computed) + len(self.forecast)) else 1.0
-
-    def __str__(self) -> str:
-        count = len(self.computed) + len(self.forecast)
-        text = f"{len(self.computed)} of {count} steps computed"
-        return f"{text}, estimated error {sum(self.errors) / count:.1%} a step" if self.errors else text
-
-
 class Forecaster:
     """Decides which steps of an image are computed, and forecasts the outputs of the others.
 
@@ -171,7 +161,7 @@ class Forecaster:
     """
 
     def __init__(self, settings: Forecast) -> None:
-        self.settings = settings
+        self.given = self.settings = settings
         self.group: Any = None  # of processes that compute one image together: the first decides, the others follow
         self.begin()
 

@@ -97,11 +97,11 @@ class Schedule(Settings):
             return Due.REWEIGH
         return Due.REUSE
 
-    def dues(self, total: int, first: int = 0) -> list[Due]:
-        """What is due at each step of a run of ``total`` steps that begins with step ``first``."""
+    def dues(self, total: int, first: int = 0, computed: tuple[int, ...] | None = None) -> list[Due]:
+        """What is due at each step of a run of ``total`` steps that begins with step ``first``; or at some steps."""
         due: list[Due] = []
         selected = weighed = None
-        for step in range(first, total):
+        for step in range(first, total) if computed is None else computed:
             due.append(self.due(step, selected, weighed, total))
             selected = step if due[-1] is Due.SELECT else selected
             weighed = step if due[-1] in (Due.SELECT, Due.REWEIGH) else weighed

@@ -19,7 +19,7 @@ from tomadiff.evaluation.runs.generate import Call, as_prompt, generate_batch, w
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.evaluation.runs.record import Run, Sample
 from tomadiff.evaluation.runs.variants import Variant
-from tomadiff.steps.forecast import Pattern
+from tomadiff.steps.run import Pattern
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _settings(variant: Variant, steps: Pattern) -> dict[str, Any]:
     if variant.forecast is not None:
         error = sum(steps.errors) / max(1, len(steps.errors))
         computed = {"computed": list(steps.computed), "estimated error": error}
-        found["forecast"] = {"tolerance": variant.tolerance, **computed}
+        found["forecast"] = {"settings": repr(variant.forecast), "tolerance": variant.tolerance, **computed}
     return found
 
 

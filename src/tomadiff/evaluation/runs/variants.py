@@ -18,7 +18,11 @@ from tomadiff.methods.registry import BASELINE as BASELINE
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.recommend import Recommended
 from tomadiff.steps.schedule import Schedule
+
+RECOMMENDED = "recommended"
+"""What ``apply(pipe)`` does, by the name it has in every table: forecasts, and no merging."""
 
 UNGUARDED = (
     "Tokens merge wherever the method says, so that methods are compared alike (guard=False). tomadiff.apply leaves "
@@ -52,7 +56,9 @@ class Variant:
 
     @classmethod
     def named(cls, entry: str, ratio: float = 0.5) -> Variant:
-        """A method of the catalogue; one with a ratio of its own (ToDo) keeps it."""
+        """A method of the catalogue, or what is recommended; one with a ratio of its own (ToDo) keeps it."""
+        if entry == RECOMMENDED:
+            return cls(entry, forecast=Recommended(), entry=entry)
         return cls(entry, *named(entry, ratio), entry=entry)
 
     @classmethod
@@ -74,8 +80,9 @@ class Variant:
 
     @property
     def tolerance(self) -> float:
-        """Of forecast steps; 0 without."""
-        return 0.0 if self.forecast is None else self.forecast.tolerance
+        """Of forecast steps, where somebody gave one; else 0."""
+        given = type(self.forecast) is Forecast and not self.forecast.is_fixed
+        return self.forecast.tolerance if given and self.forecast else 0.0
 
     @property
     def group(self) -> tuple[str, float]:
@@ -133,12 +140,14 @@ def supported_variants(target: Any, wanted: Sequence[Variant]) -> tuple[list[Var
 def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, batch: int = 1) -> Variant:
     """``method`` with the ratio and first merged step that keep images like this one within ``budget``.
 
+    What is recommended computes fewer steps, too.
+
     They are chosen at the first call of the denoiser, which is not computed.
     """
     if method == BASELINE:
         raise SettingError(f"The baseline merges nothing, so {budget} cannot be met; leave out --method baseline.")
-    made = named(method)
-    with apply(pipe, made[0], schedule=made[1], guard=False, flops=budget.flops, speedup=budget.speedup) as patch:
+    merging, own = (None, None) if method == RECOMMENDED else named(method)
+    with apply(pipe, merging, schedule=own, guard=False, flops=budget.flops, speedup=budget.speedup) as patch:
         stop = models.denoiser(pipe).register_forward_pre_hook(_stop)
         try:
             pipe(**arguments_of(pipe, [prompt] * batch, range(batch), call))
@@ -146,10 +155,13 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
             pass
         finally:
             stop.remove()
-        choice = next(iter(patch.choices.values()))
-    chosen, schedule = named(method, choice.ratio)
+        choice, pattern = next(iter(patch.choices.values()), None), patch.report().forecasts
+    forecast = pattern[0].settings if pattern and pattern[0].settings.skips else None
+    if choice is None or (method == RECOMMENDED and choice.ratio == 0):
+        return Variant(f"{method}-{budget}", forecast=forecast, entry=method)
+    chosen, schedule = named("toma" if method == RECOMMENDED else method, choice.ratio)
     merged_from = choice.ratio_choice.on(replace(schedule, start=choice.start))
-    return Variant(f"{method}-{budget}", chosen, merged_from, entry=method)
+    return Variant(f"{method}-{budget}", chosen, merged_from, forecast=forecast, entry=method)
 
 
 class _Stopped(Exception):  # noqa: N818 - it is no error

@@ -52,9 +52,13 @@ class Trials:
 
     def cost(self, pair: Pair, candidate: Variant) -> float:
         """FLOPs of one whole image with the candidate, planning included, as a share of the unmerged one's."""
+        return self._count(pair, candidate) / self.flops(pair)
+
+    def flops(self, pair: Pair) -> int:
+        """FLOPs of one whole unmerged image, text encoders and decoder included."""
         if self._flops is None:
             self._flops = self._count(pair)
-        return self._count(pair, candidate) / self._flops
+        return self._flops
 
     def _count(self, pair: Pair, candidate: Variant | None = None) -> int:
         with flop_counter() as counter:
