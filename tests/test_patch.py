@@ -132,10 +132,11 @@ def test_skipping_every_block_matches_nothing(unet: Any) -> None:
 
 def test_models_that_are_not_known_list_those_that_are() -> None:
     for target in (nn.Linear(2, 2), object(), "pipe"):
-        with pytest.raises(UnsupportedModelError, match="FluxTransformer2DModel") as error:
-            tomadiff.apply(target)
-        assert type(target).__name__ in str(error.value)
-        assert "WanTransformer3DModel" in str(error.value)
+        for given in ((), (0.5,)):
+            with pytest.raises(UnsupportedModelError, match="FluxTransformer2DModel") as error:
+                tomadiff.apply(target, *given)
+            assert type(target).__name__ in str(error.value)
+            assert "WanTransformer3DModel" in str(error.value)
 
 
 def test_models_that_cannot_profit_say_why() -> None:
@@ -152,9 +153,9 @@ def test_models_that_cannot_profit_say_why() -> None:
         sample_size=8,
     )
     with pytest.raises(UnsupportedModelError, match="attention is linear"):
-        tomadiff.apply(sana)
+        tomadiff.apply(sana, 0.5)
     with pytest.raises(UnsupportedModelError, match="attention is linear"):
-        tomadiff.apply(type("SanaPipeline", (), {"transformer": sana})())
+        tomadiff.apply(type("SanaPipeline", (), {"transformer": sana})(), 0.5)
 
 
 def test_supported_families() -> None:

@@ -22,10 +22,11 @@ from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
 from tomadiff.engine.model import MARK as PATCH
 from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
 from tomadiff.engine.report import ForecastReport
-from tomadiff.errors import PatchError
+from tomadiff.errors import PatchError, UnsupportedModelError
+from tomadiff.families.registry import describe_supported
 from tomadiff.steps.clock import Clock, StepInfo
 from tomadiff.steps.forecast import Forecast, Forecaster
-from tomadiff.steps.recommend import Capped
+from tomadiff.steps.recommend import Capped, Recommended
 from tomadiff.steps.run import Pattern, Run
 
 logger = logging.getLogger("tomadiff")
@@ -100,6 +101,8 @@ class ForecastModel:
     def put_on(self) -> None:
         """Go around the calls of the model, in place of any earlier forecast."""
         require_no_cache(self.model)
+        if isinstance(self.given, Capped | Recommended):
+            require_denoiser(self.model)
         old = self.model.__dict__.get(MARK)
         if old is not None:
             old.take_off()
@@ -186,6 +189,14 @@ class ForecastModel:
     def _end_image(self) -> None:
         self.clock.begin()
         self._forecaster.end()
+
+
+def require_denoiser(model: nn.Module) -> None:
+    """Raise if a model takes no time: for those who ask for what is recommended, and not for a forecast."""
+    if not set(_TIMES) & set(_parameters(type(model).forward)):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} takes no timestep, so there are no steps to forecast. {describe_supported()}"
+        )
 
 
 def require_no_cache(model: nn.Module) -> None:
