@@ -8,7 +8,8 @@ from itertools import pairwise
 from tomadiff.steps.forecast import evened
 from tomadiff.steps.history import growth
 
-WARM_UP, MOST_WARM_UP = 0.2, 4  # of the run, and steps: how many are computed first
+WARM_UP, MOST_WARM_UP = 0.4, 4  # of the run, and steps: how many are computed first
+_ROW = 2.5  # forecast steps that each computed one after the warm-up has to make up for; more shortens the warm-up
 _HALVINGS = 40
 
 
@@ -21,15 +22,14 @@ def spread(count: int, total: int, warm_up: int | None = None, times: Sequence[f
     Args:
         count: steps to compute, at least one.
         total: steps of the run.
-        warm_up: steps computed first; fewer where that would leave too few for the rest. With 8 steps, two were nearer
-            than three or four on the tuning pairs.
+        warm_up: steps computed first; fewer where that would leave too few for the rest.
         times: of the steps, along which outputs move evenly; without, those of noise levels that fall evenly.
     """
     if count >= total or count == 1:
         return tuple(range(count if count == 1 else total))
     warm_up = min(round(WARM_UP * total), MOST_WARM_UP) if warm_up is None else warm_up
     times = evened([1 - step / (total - 1) for step in range(total)]) if times is None else times
-    first = range(max(1, min(warm_up, count - (total - count) // 3, count - 1)))
+    first = range(max(1, min(warm_up, count - int((total - count) / _ROW), count - 1)))
     low, high = 0.0, _sum(times, 0, total - 1)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

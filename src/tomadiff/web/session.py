@@ -18,7 +18,7 @@ from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import as_prompt, call_of, generate_batch, warm_up
 from tomadiff.evaluation.runs.variants import require_supported, variants
 from tomadiff.patch import Patch
-from tomadiff.steps.forecast import Pattern
+from tomadiff.steps.run import Pattern
 from tomadiff.web.cache import LruCache
 from tomadiff.web.maps import Looker, Maps
 from tomadiff.web.metric_cards import apart
