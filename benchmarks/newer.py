@@ -71,6 +71,11 @@ def measured(case: Case) -> list[Row]:
 
 
 # ---------------------------------------------------------------------------------------------- for people
+def traced(found: list[Row]) -> list[Case]:
+    """The cases whose rows are there."""
+    return [case for case in CASES if where(found, **case.columns)]
+
+
 def title(case: Case) -> str:
     """With its size where there are several."""
     size = f" {case.size}²" if case.model == "flux3" else ""
@@ -81,7 +86,7 @@ def flops_table(found: list[Row]) -> str:
     """Shares by model and ratio."""
     lines = ["| model | TFLOP per call | .25 | .5 | .75 | held at .5 |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for case in CASES:
+    for case in traced(found):
         own = [where(found, **case.columns, ratio=f"{ratio:g}")[0] for ratio in RATIOS]
         shares = " | ".join(f"{float(row['share']):.3f}" for row in own)
         kept, peak = int(own[1]["held_bytes"]), int(own[1]["peak_bytes"])
@@ -95,7 +100,7 @@ def flops_table(found: list[Row]) -> str:
 def predictions_table(found: list[Row]) -> str:
     """Speed-ups by GPU and model, at the three ratios."""
     lines = ["| | " + " | ".join(MACHINES) + " |", "| --- | " + " | ".join(["---:"] * len(MACHINES)) + " |"]
-    for case in CASES:
+    for case in traced(found):
         own = [where(found, **case.columns, ratio=f"{ratio:g}")[0] for ratio in RATIOS]
         cells = (" ".join(f"{float(row[name]):.2f}×" for row in own) for name in MACHINES)
         lines.append(f"| {title(case)} at .25, .5, .75 | " + " | ".join(cells) + " |")
@@ -103,11 +108,11 @@ def predictions_table(found: list[Row]) -> str:
 
 
 def main() -> None:
-    """Trace what is not in the file yet (``--anew``: all), and write."""
+    """Trace what is not in the file yet (``--anew``: all, ``--write``: nothing), and write."""
     torch.set_num_threads(1)
     if "--anew" in sys.argv:
         RESULTS.unlink(missing_ok=True)
-    for case in CASES:
+    for case in CASES if "--write" not in sys.argv else ():
         if not where(read(RESULTS), **case.columns):
             for row in measured(case):
                 append(RESULTS, row)
