@@ -83,7 +83,7 @@ def z_image() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
         qk_norm=True, cap_feat_dim=8, axes_dims=[32, 48, 48], axes_lens=[64, 64, 64], z_image_modulation=True,
         pad_tokens_multiple=32, **_COMMON,
     )  # fmt: skip
-    return model, (torch.randn(1, 4, 16, 20), _TIME, text(8), _TEXT), {}, 80
+    return model, (torch.randn(1, 4, 8, 24), _TIME, text(8), _TEXT), {}, 48
 
 
 def lumina2() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
@@ -138,11 +138,11 @@ def test_every_family_merges_at_every_site(case: Any) -> None:
     model, args, call, tokens = case()
     filled(model.eval())
     call = {**call, "transformer_options": {}}
-    before = {name: set(module.__dict__) for name, module in model.named_modules()}
     method = ToMA(0.5, skip=0)
     run = HostedRun([1.0])
     with torch.inference_mode():
         plain = model(*args, **call)
+        before = {name: set(module.__dict__) for name, module in model.named_modules()}
         run.merge(HostedModel(model, family_of(model), method, method.schedule, backend="attention_pytorch"))
         with run.merging(model, args, call):
             merged = model(*args, **call)

@@ -157,11 +157,12 @@ def test_emoji_sdxl_is_as_far_from_the_full_image_as_in_diffusers() -> None:
         latents = tiny.sample(patcher, positive, negative, cfg=3.0, size=(64, 64), sigmas=sigmas)
         return image_of(pipe, model.model.process_latent_in(latents))
 
-    assert psnr(in_comfyui(model), full) > 60, "the weights are the same"
+    full_in_comfyui = in_comfyui(model)
+    assert psnr(full_in_comfyui, full) > 40, "the same, but that the scheduler rounds its timesteps"
     patcher = model.clone()
     acceleration = Acceleration(forecast=tomadiff.Forecast(0.05))
     acceleration.put_on(patcher)
-    distance = psnr(in_comfyui(patcher), full)
+    distance = psnr(in_comfyui(patcher), full_in_comfyui)
     print(f"ComfyUI {distance:.2f} dB, diffusers {psnr(theirs, full):.2f} dB; {pattern}; {acceleration.summary}")
     assert abs(distance - psnr(theirs, full)) < 1
-    assert " ".join(map(str, pattern.computed)) in acceleration.summary
+    assert f"{len(pattern.computed)} of 20 steps computed" in acceleration.summary

@@ -38,22 +38,31 @@ def filled(model: nn.Module, seed: int = 0) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- UNets
+class _Width(int):
+    """ComfyUI multiplies; widths of small models are no whole multiples of the first."""
+
+    def __mul__(self, _: int) -> int:
+        return int(self)
+
+    __rmul__ = __mul__
+
+
 def unet(source: Any, xl: bool = True, kind: str = "EPS") -> Any:
     """A UNet of diffusers as ComfyUI's, with the same weights."""
     given, levels = source.config, len(source.config.block_out_channels)
     layers, count = given.layers_per_block, given.transformer_layers_per_block
-    depths = [count] * levels if isinstance(count, int) else list(count)
-    depths = [depth * kind.startswith("CrossAttn") for depth, kind in zip(depths, given.down_block_types, strict=True)]
+    counts = [count] * levels if isinstance(count, int) else list(count)
+    depths = [depth * kind.startswith("CrossAttn") for depth, kind in zip(counts, given.down_block_types, strict=True)]
     settings = {
         "image_size": 32,
         "in_channels": given.in_channels,
         "out_channels": given.out_channels,
         "model_channels": given.block_out_channels[0],
-        "channel_mult": [width // given.block_out_channels[0] for width in given.block_out_channels],
+        "channel_mult": [_Width(width) for width in given.block_out_channels],
         "num_res_blocks": [layers] * levels,
         "transformer_depth": [depth for depth in depths for _ in range(layers)],
         "transformer_depth_output": [depth for depth in depths for _ in range(layers + 1)],
-        "transformer_depth_middle": depths[-1],
+        "transformer_depth_middle": counts[-1],
         "use_spatial_transformer": True,
         "legacy": False,
         "context_dim": given.cross_attention_dim,
@@ -89,6 +98,7 @@ def _with_groups(count: int) -> Any:
 def controlnet(model: Any, groups: int = 2) -> tuple[Any, nn.Module]:
     """What nodes hand around as a ControlNet for a UNet, and the module inside."""
     settings = {**model.model.model_config.unet_config, "hint_channels": 3, "operations": _with_groups(groups)}
+    settings["dtype"] = torch.float32  # ComfyUI's ControlNets know no float64
     for name in ("out_channels", "transformer_depth_output"):
         settings.pop(name)
     lists = {name: value[:] for name, value in settings.items() if isinstance(value, list)}
