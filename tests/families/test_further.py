@@ -101,6 +101,7 @@ class TestSkyReels(VideoContract):
     sizes = ((4, 4), (4, 8), (5, 7))
     picks = (
         ("rotary_emb", 2, 1),
+        ("rotary_emb", 2, 2),
         *((("attention_mask", place, axis)) for place in (1, 3) for axis in (-1, -2)),
         ("temb", 1, 2),
     )

@@ -6,6 +6,9 @@ from tomadiff.families.base import Block, Family, Mask, Op, Rotary, Rows, stacks
 from tomadiff.families.wan import token_layout
 
 ROTARY = Rotary("rotary_emb", position=2, axis=1)
+WITH_HEADS_FIRST = Rows(
+    "rotary_emb", position=2, axis=2
+)  # of diffusers 0.35; where axis 1 has one row, it is left alone
 
 FAMILY = Family(
     name="skyreels",
@@ -15,13 +18,19 @@ FAMILY = Family(
         Block(
             "SkyReelsV2TransformerBlock",
             ops=(
-                Op("attn1", "attention", ROTARY, mask=Mask("attention_mask", position=1, square=True)),
+                Op(
+                    "attn1",
+                    "attention",
+                    ROTARY,
+                    mask=Mask("attention_mask", position=1, square=True),
+                    rows=(WITH_HEADS_FIRST,),
+                ),
                 Op("attn2", "cross_attention"),
                 Op("ffn", "feed_forward"),
             ),
             rotary=ROTARY,
             mask=Mask("attention_mask", position=3, square=True),
-            rows=(Rows("temb", position=1, axis=2, dims=4),),
+            rows=(Rows("temb", position=1, axis=2, dims=4), WITH_HEADS_FIRST),
         ),
     ),
     stacks=stacks_named("blocks"),
