@@ -1,12 +1,15 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import tomadiff
+from tests.saved import save
 from tomadiff.cli import doctor
 from tomadiff.cli.main import app
+from tomadiff.evaluation.timing import gpu
 
 
 def test_healthy() -> None:
@@ -51,3 +54,20 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor.versions()
     assert found["torch"]
     assert found["a-package-that-nobody-has"] is None
+
+
+@pytest.mark.slow
+def test_a_gpu_is_measured_as_one_block_of_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, with a tiny pipeline: what is measured is the same, but for the kernels."""
+    for name, value in (("METHODS", ("toma", "todo")), ("RATIOS", (0.5,)), ("ROUNDS", 1)):
+        monkeypatch.setattr(gpu, name, value)
+    model = save("sdxl", tmp_path / "tiny")
+    result = CliRunner().invoke(app, ["doctor", "--gpu", "-m", str(model), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    told = result.stdout
+    assert told.startswith("### tomadiff doctor --gpu")
+    assert "| self-test | all passed |" in told
+    assert "plain torch does the work" in told
+    rows = [line for line in told.splitlines() if "× |" in line]
+    assert len(rows) >= 4
+    assert all(row.count("|") == 7 for row in rows)

@@ -177,6 +177,7 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     visit.press()
     assert np.array_equal(visit.image("#pair", 0), before)
     assert "unmerged, cached" in visit.cards()
+    assert "speed-up" not in visit.cards(), "a time that was kept is compared with nothing"
     assert float(visit.cards()["PSNR dB"]) > float(cards["PSNR dB"])
 
     visit.tab("Python")
@@ -202,6 +203,7 @@ def test_nothing_merged_is_the_same_image(visit: Visit) -> None:
     visit.press()
     assert np.array_equal(visit.image("#pair", 0), visit.image("#pair", 1))
     assert visit.cards()["PSNR dB"] == "equal"
+    assert "speed-up" not in visit.cards(), "nothing was done differently"
     assert visit.text("#note p") == "Nothing merged here."
 
 
@@ -220,6 +222,33 @@ def test_a_wrong_value_is_said_next_to_its_field_and_generates_nothing(visit: Vi
     visit.type("prompt", "<img src=x onerror=alert(1)>")
     visit.page.wait_for_function("document.querySelectorAll('[role=alert]').length === 0")
     visit.press()  # a prompt is text wherever it appears, or the dialog would be an error
+
+
+@pytest.mark.slow
+def test_fifty_is_not_a_share(visit: Visit) -> None:
+    visit.page.locator("#ratio input[type=number]").fill("50")
+    visit.page.locator("#ratio input[type=number]").blur()
+    visit.page.get_by_text("0.5 is half").last.wait_for()
+
+
+@pytest.mark.slow
+def test_what_to_know_about_prompts_is_said(visit: Visit) -> None:
+    assert "The first 24 tokens are read." in visit.text("#prompt")
+    visit.frugal()
+    visit.type("prompt", "a lighthouse")
+    visit.press()
+    visit.wrong("emoji-sdxl knows twelve objects, and 'a lighthouse' names none of them: fox, ")
+
+
+@pytest.mark.slow
+def test_a_forecast_says_which_steps_it_computed(visit: Visit) -> None:
+    visit.frugal(steps=12)
+    for part, value in (("ratio", "0"), ("forecast", "0.3")):
+        visit.page.locator(f"#{part} input[type=number]").fill(value)
+        visit.page.locator(f"#{part} input[type=number]").blur()
+    visit.press()
+    assert {"forecast", "speed-up"} <= set(visit.cards())
+    assert re.search(r"\d+ of 12 steps computed.*: 1, 2, 3, 4", visit.text("#cards p"))
 
 
 @pytest.mark.slow
@@ -276,10 +305,17 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) 
     assert seen["dark"][1] - seen["dark"][0] > 100
 
 
+CLIPPED = """() => [...document.querySelectorAll("#controls input, #controls button")]
+  .filter((part) => part.checkVisibility() && part.type !== "range" && part.type !== "radio")
+  .filter((part) => part.scrollWidth > part.clientWidth + 1 || part.getBoundingClientRect().right > innerWidth)
+  .map((part) => part.outerHTML.slice(0, 200))"""
+
+
 @pytest.mark.slow
 def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> None:
     with Visit(browser, address, viewport={"width": 390, "height": 844}, has_touch=True) as visit:
         visit.frugal()
+        assert visit.page.evaluate(CLIPPED) == []
         visit.press()
         for name in ("Images", "Python", "Trade-off"):
             visit.tab(name)
