@@ -33,8 +33,8 @@ def tiny() -> Loaded:
     from tests.tiny import build
 
     plain = build("sd15").pipe
+    control = ControlNetModel.from_unet(plain.unet, conditioning_embedding_out_channels=(8, 16)).eval()
     plain.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
-    control = ControlNetModel.from_unet(plain.unet, conditioning_embedding_out_channels=(4, 8)).eval()
     pipe = StableDiffusionControlNetPipeline(**plain.components, controlnet=control, requires_safety_checker=False)
     edges = Image.radial_gradient("L").resize((64, 64)).convert("RGB")
     return pipe, lambda: pipe(PROMPT, image=edges, num_inference_steps=10, generator=seed()).images[0]

@@ -15,6 +15,7 @@ from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.metrics.table import METRICS, Results, Row
 from tomadiff.evaluation.report.report import load_runs
+from tomadiff.evaluation.runs.variants import Variant
 
 
 def console(width: int = 80, to_file: bool = False) -> Console:
@@ -123,5 +124,8 @@ def test_demo(tmp_path: Path) -> None:
     told = console()
     run = painted_run(tmp_path / "run")
     measure(run, networks={})
-    demo._show(told, load_runs([run.folder])[0])
-    assert "1.60×" in printed(told)
+    ways = [demo.Way(Variant(), "in full", "All."), demo.Way(Variant.named("toma", 0.5), "ratio=0.5", "Half.")]
+    demo._show(told, run, load_runs([run.folder])[0], ways)
+    text = printed(told)
+    assert {"ratio=0.5", "1.33×", "75%"} <= words(text)
+    assert "ratio=0.5: Half." in text
