@@ -118,18 +118,20 @@ class MagCache:
         threshold: of the summed error.
         retained: share of the run that is computed first.
         most: steps in a row that are not computed.
+        ratios: how much residuals grow from step to step.
     """
 
     steps: int
     threshold: float = 0.06
     retained: float = 0.2
     most: int = 3
+    ratios: tuple[float, ...] = MAGNITUDES
 
     def __call__(self, pipe: Any) -> AbstractContextManager[None]:
         """On ``pipe`` while the context lasts."""
         from diffusers import MagCacheConfig
 
-        ratios = torch.tensor(MAGNITUDES)
+        ratios = torch.tensor(self.ratios)
         return _enabled(pipe, MagCacheConfig(self.threshold, self.most, self.retained, self.steps, ratios))
 
 
@@ -214,33 +216,6 @@ class PyramidAttention:
             yield
         finally:
             HookRegistry.check_if_exists_or_initialize(model).remove_hook("pyramid_attention_broadcast", recurse=True)
-
-
-@dataclass(frozen=True)
-class FasterCache:
-    """Diffusers' own, for transformers: attention is extrapolated at all but every so many steps.
-
-    Guidance is part of the model here, so the share of it that saves guidance passes has nothing to do.
-
-    Attributes:
-        interval: steps from one computation to the next.
-        first: timestep that it begins below.
-    """
-
-    interval: int = 2
-    first: int = 681
-
-    def __call__(self, pipe: Any) -> AbstractContextManager[None]:
-        """On ``pipe`` while the context lasts."""
-        from diffusers import FasterCacheConfig
-
-        config = FasterCacheConfig(
-            spatial_attention_block_skip_range=self.interval,
-            spatial_attention_timestep_skip_range=(-1, self.first),
-            is_guidance_distilled=True,
-            current_timestep_callback=partial(_time, pipe),
-        )
-        return _enabled(pipe, config)
 
 
 def _time(pipe: Any) -> float:

@@ -37,7 +37,6 @@ CURVES = {  # title: names of its settings
     "DBCache (cache-dit)": r"DBCache \d.*",
     "DBCache + TaylorSeer (cache-dit)": r"DBCache TaylorSeer .*",
     "Pyramid Attention Broadcast": r"PAB .*",
-    "FasterCache": r"FasterCache .*",
     "ToMA": r"toma [\d./]+",
     "ToMA as in the paper": r"toma-paper [\d.]+",
     "ToMeSD, all ops": r"tomesd-all .*",
@@ -46,6 +45,7 @@ CURVES = {  # title: names of its settings
     "ToFu": r"tofu [\d.]+",
 }
 LEAST = 8  # pairs; fewer say nothing
+_LEAST_ERROR = 1e-3  # of images that are the same
 CACHES = tuple(title for title in CURVES if title not in (*OURS, *MERGERS))
 
 
@@ -111,7 +111,8 @@ def error_at(points: Sequence[Point], cost: float) -> float | None:
     for low, high in pairwise(points):
         if low.cost <= cost <= high.cost:
             part = (cost - low.cost) / max(high.cost - low.cost, 1e-9)
-            return math.exp((1 - part) * math.log(low.mse) + part * math.log(high.mse))
+            logs = [math.log(max(one.mse, _LEAST_ERROR)) for one in (low, high)]
+            return math.exp((1 - part) * logs[0] + part * logs[1])
     return None
 
 

@@ -36,7 +36,7 @@ def steps(results: Results) -> Iterator[list[str]]:
 
 
 def _figures(one: Measured) -> list[str]:
-    spread = [f"{percentile(one, 'psnr', part):.1f}" for part in (0.5, 0.05, 0.0)]
+    spread = [f"{percentile(one, 'psnr', part):.1f}".replace("inf", "equal") for part in (0.5, 0.05, 0.0)]
     return [share(one.cost), *spread, f"{one.mean('mse').value:.2f}", f"{percentile(one, 'mse', 0.95):.1f}",
             str(len(one.images))]  # fmt: skip
 

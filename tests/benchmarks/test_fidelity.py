@@ -13,7 +13,15 @@ import torch
 from PIL import Image
 
 from benchmarks import fidelity, fidelity_images, fidelity_report, pareto
-from benchmarks.caches import DeepCache, FirstBlockCache, TaylorSeer
+from benchmarks.caches import (
+    DeepCache,
+    FirstBlockCache,
+    MagCache,
+    PyramidAttention,
+    Repeat,
+    SeaCache,
+    TaylorSeer,
+)
 from benchmarks.candidates import EVERY_STEP, RATIOS, SAME_COST, SETS, TUNING, Bench, digest, known, within
 from benchmarks.fidelity import PROMISED_PAIRS, Row, done, pairs_of, path_of
 from benchmarks.fidelity_report import BEGIN, END
@@ -93,6 +101,12 @@ CACHES = [
     ("flux", FirstBlockCache(0.5)),
     ("flux", TaylorSeer(3, before=2)),
     ("flux", TaylorSeer(3, before=2, lite=False)),
+    ("flux", MagCache(4, 0.5, 0.25, ratios=(1.0, 1.01, 1.0, 1.0))),
+    ("flux", SeaCache(10.0)),
+    ("flux", PyramidAttention(2, 1001, -1)),
+    ("flux", Repeat(2)),
+    ("sdxl", PyramidAttention(2, 1001, -1)),
+    ("sdxl", Repeat(2)),
 ]
 UNMERGED = Variant("nothing", ToMA(0.0), EVERY_STEP)
 
