@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from benchmarks.caches import (
+    MAGNITUDES,
     DeepCache,
     DualBlockCache,
     FirstBlockCache,
@@ -110,7 +111,7 @@ def swept(model: str, steps: int) -> Iterator[Variant]:
         yield cached(f"TaylorSeer every {interval}", TaylorSeer(interval, before))
     for interval in (2, 3, 5):
         yield cached(f"TaylorSeer full every {interval}", TaylorSeer(interval, before, lite=False))
-    for threshold in (0.03, 0.06, 0.12, 0.24):
+    for threshold in (0.03, 0.06, 0.12, 0.24) if MAGNITUDES else ():
         yield cached(f"MagCache {threshold:g}", MagCache(steps, threshold))
     for threshold in (0.1, 0.15, 0.25, 0.4):
         yield cached(f"SeaCache {threshold:g}", SeaCache(threshold))
