@@ -203,7 +203,7 @@ def test_a_broken_file_is_one_clear_error(
         Hardware.of()
 
 
-@pytest.mark.parametrize("settings", [{"guard": True}, {"speedup": 1.1, "guard": False}])
+@pytest.mark.parametrize("settings", [{"ratio": 0.5, "guard": True}, {"speedup": 1.1, "guard": False}])
 def test_a_broken_file_is_told_before_anything_runs(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

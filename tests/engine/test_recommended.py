@@ -67,8 +67,8 @@ def test_it_works_without_a_family_and_travels() -> None:
 
 # ---------------------------------------------------------------------------------------------- budgets
 CAPS = [
-    ("sdxl", 8, 0.55),
     ("flux", 8, 0.4),
+    pytest.param("sdxl", 8, 0.55, marks=pytest.mark.slow),
     *(
         pytest.param(family, steps, flops, marks=pytest.mark.slow)
         for family, steps, flops in product(("sdxl", "flux"), (8, 20), (0.7, 0.5))
@@ -107,6 +107,7 @@ def test_a_budget_counts_steps_of_models_without_a_family() -> None:
     assert torch.equal(denoisers.generate(pipe, call, 10), plain)
 
 
+@pytest.mark.slow
 def test_a_method_by_name_merges_alone() -> None:
     one = tiny.build("flux")
     with tomadiff.apply(one.pipe, ToMA(), flops=0.8) as patch:
@@ -115,6 +116,7 @@ def test_a_method_by_name_merges_alone() -> None:
         assert patch.choices["transformer"].ratio > 0
 
 
+@pytest.mark.slow
 def test_of_ratio_and_budget_the_last_holds() -> None:
     one = tiny.build("flux")
     with tomadiff.apply(one.pipe, 0.5, guard=False):
@@ -131,6 +133,7 @@ def test_of_ratio_and_budget_the_last_holds() -> None:
         assert torch.equal(draw(one), image)
 
 
+@pytest.mark.slow
 def test_samplers_that_add_noise_are_left_to_merging() -> None:
     one = tiny.build("sd15")
     one.pipe.scheduler = diffusers.EulerAncestralDiscreteScheduler.from_config(one.pipe.scheduler.config)

@@ -76,8 +76,10 @@ ANYTHING = st.recursive(
 def test_a_value_that_cannot_be_is_refused_by_name(kind: type[Any]) -> None:
     for name in (field.name for field in fields(kind)):
         for what, value in NOWHERE.items():
-            if (name == "selector" and value is Tiles) or (kind is Preset and isinstance(value, str)):
-                continue  # a selector is anything that can be called, and remarks are any text
+            if name == "selector" and value is Tiles:
+                continue  # anything that can be called
+            if (kind is Preset or name == "asked") and isinstance(value, str):
+                continue  # remarks, and a budget in the user's words, are any text
             with pytest.raises(SettingError) as caught:
                 kind(**{**NEEDED.get(kind, {}), name: value})
             assert re.match(rf"{name}.* is not possible; (choose|give|use|it is|it says) ", str(caught.value)), what
@@ -159,8 +161,12 @@ def test_settings_of_a_method_from_outside_are_checked_as_far_as_they_are_known(
 @pytest.mark.parametrize(
     ("args", "named", "words"),
     [
-        ((True,), {}, "method=True is not possible; give a ratio such as 0.5, or a method such as ToMA(ratio=0.5)."),
-        (("0.5",), {}, "method='0.5' is not possible"),
+        (
+            (True,),
+            {},
+            "method=True is not possible; give a ratio such as 0.5, a method such as ToMA(ratio=0.5), or a name",
+        ),
+        (("0.5",), {}, "method='0.5' is not known; choose one of"),
         ((ToMA,), {}, "method=<class 'tomadiff.methods.toma.ToMA'> is not possible"),
         ((math.nan,), {}, "method=nan is not possible"),
         ((), {"ratio": math.nan}, "ratio=nan is not possible"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tomadiff import Grid, Stripes, Tiles, ToMA
+from tomadiff.errors import SettingError
 from tomadiff.merging.grid import Regions
 from tomadiff.merging.plan import MergePlan, by_group, group_count
 from tomadiff.merging.quota import AllottedPlan
@@ -166,7 +167,9 @@ def test_odd_tokens_are_planned_for_as_by_plain_torch(kind: str) -> None:
     assert all(len(set(row)) == len(row) for row in plan.destinations.tolist())
 
 
-def test_longer_regions_are_planned_in_several_steps() -> None:
+def test_longer_regions_are_left_to_plain_torch() -> None:
     tokens, grid = torch.randn(1, 100, 8), Grid(10, 10)
-    plan = ToMA(0.5, regions=Stripes(100), unmerge="transpose", kernels="triton").plan(tokens, grid)
-    assert plan.fused
+    method = ToMA(0.5, regions=Stripes(100), unmerge="transpose", kernels="triton")
+    with pytest.raises(SettingError, match="more than 64 tokens"):
+        method.plan(tokens, grid)
+    assert method.changed({"kernels": "auto"}).plan(tokens, grid).destinations.shape[-1] == 50

@@ -23,15 +23,16 @@ def read(path: Path) -> list[Row]:
 
 
 def append(path: Path, *rows: Mapping[str, Any]) -> None:
-    """Add rows, each on disk before the next; the first brings the header."""
+    """Add rows, on disk when this returns; the first brings the header."""
+    if not rows:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        known = _header(path)
-        if known and known != list(row):
-            raise FileError(f"{path} has other columns than this version writes; move it away to measure anew.")
-        if not known:
-            append_line(path, _text([list(row)]).rstrip("\n"))
-        append_line(path, _text([list(row.values())]).rstrip("\n"))
+    known = _header(path)
+    columns = known or list(rows[0])
+    if any(list(row) != columns for row in rows):
+        raise FileError(f"{path} has other columns than this version writes; move it away to measure anew.")
+    lines = [list(row.values()) for row in rows]
+    append_line(path, _text(lines if known else [columns, *lines]).rstrip("\n"))
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
