@@ -12,7 +12,7 @@ from torch import Tensor
 import tomadiff
 from tests import tiny
 from tomadiff import Schedule, ToDo, ToMA, ToMeSD, embedded
-from tomadiff.cost import Hardware, flop_counter
+from tomadiff.cost import Hardware, flop_counter, policy
 from tomadiff.cost import guard as guarding
 from tomadiff.cost.budget import POLICY, Budget, Choice, RatioChoice, Shares, choices_of, choose, ratios_of
 from tomadiff.errors import SettingError
@@ -249,13 +249,13 @@ def test_a_bare_model_merges_at_every_step_until_it_is_told_how_many_there_are()
 @pytest.mark.slow
 def test_each_size_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: list[int] = []
-    original = tomadiff.engine.model.meta_copy_of
+    original = policy.meta_copy_of
 
     def counting(*args: Any) -> Any:
         twins.append(1)
         return original(*args)
 
-    monkeypatch.setattr(tomadiff.engine.model, "meta_copy_of", counting)
+    monkeypatch.setattr(policy, "meta_copy_of", counting)
     unet = tiny.model("sd15")
     with tomadiff.apply(unet, flops=0.85) as patch:
         for side in (16, 16, 24, 16):
