@@ -70,7 +70,8 @@ def _line(where: str, reuse: Measured, ours: Sequence[Measured]) -> Iterator[str
 
 def short(rule: str) -> str:
     """Without what says nothing: ``Forecast(every=2, start=0.2)``."""
-    inside = rule.removeprefix("Forecast(tolerance=0.05, ").removesuffix(")").replace(", steps=None", "")
+    inside = rule.removeprefix("Forecast(tolerance=0.05, ").removesuffix(")").replace(", correct=True", "")
+    inside = inside.replace(", steps=None", "")
     return f"Forecast({inside.replace('every=None, start=0.2, ', '')})"
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
 from benchmarks.forecast_rules import Tried
 from tomadiff import embedded
+from tomadiff.engine.samplers import step_sizes
 from tomadiff.evaluation.metrics.distances import mse, psnr
 from tomadiff.evaluation.metrics.features import to_pixels
 from tomadiff.evaluation.runs import rows
@@ -36,6 +37,8 @@ from tomadiff.steps.forecast import Forecast, Forecaster
 Rule = Forecast | Tried
 SETS: dict[str, list[Rule]] = {
     "default": [Forecast(tolerance) for tolerance in (0.1, 0.05, 0.2)],
+    "large": [Forecast(0.3)],
+    "uncorrected": [Forecast(tolerance, correct=False) for tolerance in (0.1, 0.05, 0.2, 0.3)],
     "trial": [Tried(tolerance) for tolerance in (0.05, 0.1, 0.2)],
     "trial, short memory": [Tried(tolerance, recursive=False) for tolerance in (0.1, 0.2, 0.05)],
     "every": [Forecast(every=2), Forecast(every=3)],
@@ -87,7 +90,7 @@ class Bench:
             nonlocal state, step
             step += 1
             if step == 0 and rule is not None:
-                state = _begin(rule, self._times())
+                state = _begin(rule, self._times(), step_sizes(self.trials.pipe.scheduler))
             if state is None:
                 return compute()
             if isinstance(state, Forecaster):
@@ -126,11 +129,11 @@ class Bench:
         return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
 
 
-def _begin(rule: Rule, times: list[float]) -> Any:
+def _begin(rule: Rule, times: list[float], sizes: Sequence[float] | None) -> Any:
     if isinstance(rule, Tried):
         return rule.begin(times)
     forecaster = Forecaster(rule)
-    forecaster.begin(len(times), times)
+    forecaster.begin(len(times), times, sizes)
     return forecaster
 
 

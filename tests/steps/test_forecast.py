@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tomadiff.errors import SettingError
-from tomadiff.steps.forecast import Forecast, Forecaster, bounds, evened
+from tomadiff.steps.forecast import Forecast, Forecaster, bounds
+from tomadiff.steps.times import evened
 
 Output = Callable[[int], object]
 

@@ -7,7 +7,6 @@ takes some microseconds for each call of the model and reads nothing from a GPU.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import weakref
@@ -21,7 +20,6 @@ from tomadiff.errors import PatchError
 from tomadiff.steps.clock import is_in_use
 
 _NAMES = ("self", "components")  # what pipelines, and the blocks of modular ones, call the pipeline in their code
-_NOISY = re.compile("ancestral|sde|lcm|tcd|ddpm|stochastic", re.IGNORECASE)  # in names of samplers that add noise
 _LOOP_STATE = "block_state"  # what blocks of modular pipelines call the state of their loop
 _NUMBERS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of pipelines
 _COUNT = count(1)
@@ -90,15 +88,6 @@ def _scheduler_of(owner: Any) -> Any:
     """The scheduler that an object is working with, if any; those of learning rates have no timesteps."""
     scheduler = getattr(owner, "__dict__", {}).get("scheduler")
     return scheduler if is_in_use(scheduler) else None
-
-
-def adds_noise(scheduler: Any) -> bool:
-    """Whether a scheduler adds noise at every step, as far as its name and settings say."""
-    if scheduler is None:
-        return False
-    config = getattr(scheduler, "config", None) or {}
-    told = str(config.get("algorithm_type", "")), type(scheduler).__name__
-    return bool(config.get("stochastic_sampling")) or any(_NOISY.search(one) for one in told)
 
 
 class OneAtATime:

@@ -17,11 +17,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, adds_noise, find_driver
+from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
 from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
 from tomadiff.engine.model import MARK as PATCH
 from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
 from tomadiff.engine.report import ForecastReport
+from tomadiff.engine.samplers import adds_noise, step_sizes
 from tomadiff.errors import PatchError, UnsupportedModelError
 from tomadiff.families.registry import describe_supported
 from tomadiff.steps.clock import Clock, StepInfo
@@ -168,7 +169,7 @@ class ForecastModel:
             require_no_cache(self.model)
             self._image_end.follow(driver)
             self._forecaster.group = processes_of(self.model)
-            self._forecaster.begin(self.info.total, self.info.times)
+            self._forecaster.begin(self.info.total, self.info.times, step_sizes(driver.scheduler, self.info.step))
             self._settle(Run(self.info.total, self.info.step, adds_noise(driver.scheduler)))
         if place != self._place:
             self._names.clear()

@@ -132,14 +132,19 @@ class HostedRun:
         times: the same as the model is told them (timesteps from 0 to 1000, or noise levels from 0 to 1); forecasts
             need them.
         forecast: which steps are forecast, if any.
+        sizes: how much of each step's output goes into the image; without, forecasts are not corrected.
     """
 
     def __init__(
-        self, levels: Sequence[float], times: Sequence[float] | None = None, forecast: Forecast | None = None
+        self,
+        levels: Sequence[float],
+        times: Sequence[float] | None = None,
+        forecast: Forecast | None = None,
+        sizes: Sequence[float] | None = None,
     ) -> None:
         self._levels, self._times = tuple(levels), Timeline(times) if times is not None else None
         self._forecast, self._forecaster = forecast, Forecaster(forecast or Forecast(0.0))
-        self._forecaster.begin(len(self._levels), times)
+        self._forecaster.begin(len(self._levels), times, sizes)
         self._step = self._passes = 0
         self._names: Counter[Hashable] = Counter()
         self.merged: HostedModel | None = None

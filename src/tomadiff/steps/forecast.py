@@ -14,13 +14,13 @@ For each guidance pass, with the last two computed outputs ``y₀, y₁`` at the
 - The error grows with the distance to the power of 1.5. Its rate is what the forecast of the last computed step missed,
   relative to its output.
 - A step is forecast while the sum of its estimates since the last computed step stays below the tolerance.
+- The next computed output makes up for what the forecasts before it missed: by then there are outputs on both sides.
 
 Only tensors and numbers are seen here. Which call belongs to which step is for the caller to say.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,6 +31,7 @@ from torch import Tensor
 from tomadiff.errors import SettingError
 from tomadiff.steps.history import PassHistory, growth, needs_grad
 from tomadiff.steps.run import Pattern, Run
+from tomadiff.steps.times import evened
 from tomadiff.utils.settings import Count, Index, Rule, Settings
 
 _NEEDED = 4  # computed steps before the first estimate: three outputs give γ, the fourth tests it
@@ -38,7 +39,7 @@ _WARM_UP = 0.1  # share of the run that is computed first: outputs change least 
 _MOST_IN_A_ROW = 0.15  # share of the run; an estimate says nothing about what lies far ahead
 _ENDING = 3  # of the last steps, none are forecast in a row: outputs change faster there than the rate has seen
 _FEW_STEPS = 12  # below, early outputs matter more than the last one
-_INSIDE = 0.02  # how far the ends of the noise level are moved inside
+_CORRECTED = 8  # steps; in shorter runs each is so long that the model itself makes up for errors before it
 _FALL = 0.7  # an error rate falls to this share at least from one computed step to the next: it may be small by chance
 
 Share = Annotated[float, Rule("give a number from 0 to 1", lambda value: 0 <= value <= 1)]
@@ -58,12 +59,14 @@ class Forecast(Settings):
             12 steps) from where ``start`` ends.
         start: how much is computed first with ``every``: a share of the run, or (a whole number) steps.
         steps: compute these steps, counted from 0, and no others: it replays the pattern of another run.
+        correct: let computed outputs make up for what the forecasts before them missed, where the sampler is known.
     """
 
     tolerance: Share = 0.05
     every: Count | None = None
     start: Index | Share = 0.2
     steps: tuple[Index, ...] | None = None
+    correct: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,19 +144,6 @@ def may_forecast(step: int, total: int | None, computed: int, row: int) -> bool:
     return computed >= warm_up and row < most and (total is None or step < total - 1)
 
 
-def evened(times: Sequence[float]) -> tuple[float, ...]:
-    """Times as log-odds of the noise level, along which outputs move most evenly.
-
-    Timesteps from 0 to 1000, or noise levels from 0 to 1, are meant; any others stay as they are. The ends are a little
-    inside, so that they are not infinitely far.
-    """
-    top = 1.0 if max(times) <= 1 else 1000.0
-    if min(times) < 0 or max(times) > top:
-        return tuple(times)
-    levels = [_INSIDE + (1 - 2 * _INSIDE) * time / top for time in times]
-    return tuple(math.log(level / (1 - level)) for level in levels)
-
-
 class Forecaster:
     """Decides which steps of an image are computed, and forecasts the outputs of the others.
 
@@ -165,10 +155,16 @@ class Forecaster:
         self.group: Any = None  # of processes that compute one image together: the first decides, the others follow
         self.begin()
 
-    def begin(self, total: int | None = None, times: Sequence[float] | None = None) -> None:
-        """A new image starts: ``total`` steps at ``times``, where they are known."""
+    def begin(
+        self, total: int | None = None, times: Sequence[float] | None = None, sizes: Sequence[float] | None = None
+    ) -> None:
+        """A new image starts: ``total`` steps at ``times``, where they are known.
+
+        ``sizes`` say how much of each step's output goes into the image; without, outputs are not corrected.
+        """
         usable = times is not None and len(set(times)) == len(times)
         self._times = evened(times) if times and usable else None  # repeated ones (Heun) are no measure: the number is
+        self._sizes = sizes if usable and len(sizes or ()) == total else None
         self._total = total
         self._first: int | None = None
         self._step: int | None = None
@@ -217,10 +213,9 @@ class Forecaster:
             self._computes = True
         self._seen.add(key)
         if self._computes:
-            output = compute()
-            self._observe(key, form, output)
+            output = self._observe(key, form, compute())
         else:
-            output = self._passes[key].forecast(self._time(step))
+            output = self._passes[key].forecast(self._time(step), self._size(step))
         if self._is_last(step) and self._seen >= set(self._passes):
             self.end()
         return output
@@ -297,15 +292,25 @@ class Forecaster:
     def _time(self, step: int) -> float:
         return self._times[step] if self._times is not None and step < len(self._times) else float(step)
 
+    def _size(self, step: int) -> float | None:
+        """How much of the output of a step goes into the image, if outputs are corrected."""
+        if self._sizes is None or not self.settings.correct or (self._length or 0) < _CORRECTED:
+            return None
+        return self._sizes[step]
+
     # ------------------------------------------------------------------------------------------ observe
-    def _observe(self, key: Hashable, form: Hashable, output: Any) -> None:
+    def _observe(self, key: Hashable, form: Hashable, output: Any) -> Any:
+        """Learn from a computed output; what the caller is given."""
         assert self._step is not None
         if needs_grad(output):
             self._start_over()  # else the graph would outlive the call
-            return
+            return output
         known = self._passes.get(key)
         if known is None or known.form != form or not known.fits(output):
             known = self._passes[key] = PassHistory(form, output)
-        rate = known.add(self._time(self._step), output)
+        time = self._time(self._step)
+        given = known.corrected(time, self._size(self._step), output)
+        rate = known.add(time, output)
         if rate is not None:
             self._rates.append(rate)
+        return given

@@ -4,6 +4,10 @@ The forecast at ``t`` is ``y₁ + γ · (t − t₁)/(t₁ − t₀) · (y₁ �
 repeats the last one (order 0), ``γ = 1`` follows the line (order 1). For each sample, ``γ`` is what would have forecast
 ``y₁`` best from the outputs before it, so the run itself chooses between the orders. Outputs leave a line the more, the
 further it is prolonged: what ``γ`` lacks of 1 grows with ``1 + (t − t₁)/(t₁ − t₀)`` from where it was measured.
+
+The next computed output ``y₂`` says more about the steps before it than their forecasts knew: they lie between ``y₁``
+and ``y₂`` now. What the forecasts missed is added to ``y₂``, so much that it makes up for it in what the sampler adds
+up.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 _LARGEST_SHARE = 1.5  # of γ; beyond, the past says little
+_LARGEST_RATIO = 4.0  # of sizes of steps: what a long step missed is too much for the output of a short one
 _TINY = 1e-20
 _GROWTH = 1.5  # between what a line with noise around it misses and what a parabola does
 
@@ -35,6 +40,7 @@ class PassHistory:
         self._kept: list[tuple[float, list[Any]]] = []  # the last two computed outputs and their times
         self._shares: list[Tensor] | None = None  # γ of each tensor, for each of its samples
         self._stretch = 1.0  # how far the line had been prolonged when γ was measured, in units of its length
+        self._missed: list[tuple[float, float, list[Tensor]]] = []  # forecasts since: time, size of the step, reaches
 
     def fits(self, output: Any) -> bool:
         """Whether an output looks like the last one."""
@@ -58,22 +64,59 @@ class PassHistory:
         self._kept = [*self._kept[-1:], (time, list(map(_copy, leaves)))]
         return rate
 
-    def forecast(self, time: float) -> Any:
-        """The output at ``time``, of the same structure and types as a computed one."""
-        new = iter(self._forecasts(time))
-        last = self._kept[-1][1]
-        leaves = [next(new).to(leaf.dtype, copy=True) if _is_float(leaf) else _copy(leaf) for leaf in last]
-        return _pytree.tree_unflatten(leaves, self._structure)
+    def forecast(self, time: float, size: float | None = None) -> Any:
+        """The output at ``time``, of the same structure and types as a computed one.
+
+        ``size`` is how much of it goes into the image, if :meth:`corrected` is to make up for what it misses.
+        """
+        if size is not None and len(self._kept) == 2:
+            self._missed.append((time, size, self._reaches(time)))
+        return self._like(self._kept[-1][1], self._forecasts(time))
+
+    def corrected(self, time: float, size: float | None, output: Any) -> Any:
+        """A computed output, and what the forecasts before it missed; to be called before :meth:`add`.
+
+        What was missed lies between the outputs before and after it: half-way between the line through these two and
+        the parabola through the last three.
+        """
+        missed, self._missed = self._missed, []
+        if not missed or not size or max(abs(own / size) for _, own, _ in missed) > _LARGEST_RATIO:
+            return output
+        (first, old), (start, last) = self._kept
+        ahead, behind = 0.0, [torch.zeros_like(reach) for reach in missed[0][2]]  # shares of the two trends
+        for then, own, reaches in missed:
+            bend = 0.5 * (then - start) * (then - time) / (time - first)
+            ahead += own / size * (then - start + bend) / (time - start)
+            behind = [
+                sums + own / size * (reach + bend / (start - first))
+                for sums, reach in zip(behind, reaches, strict=True)
+            ]
+        leaves = _pytree.tree_leaves(output)
+        parts = zip(*map(_floats, (leaves, last, old)), behind, strict=True)
+        new = [two + ahead * (two - one) - _by_sample(share, one) * (one - zero) for two, one, zero, share in parts]
+        return self._like(leaves, new)
 
     def _forecasts(self, time: float) -> list[Tensor]:
-        """In float32; without ``γ``, the last output again."""
+        """In float32; with one output alone, that again."""
         last = _floats(self._kept[-1][1])
-        if self._shares is None or len(self._kept) < 2:
+        if len(self._kept) < 2:
             return last
-        further = (1 + self._prolonged(time)) / (1 + self._stretch)
-        shares = [(1 + (share - 1) * further).clamp(0.0, _LARGEST_SHARE) for share in self._shares]
-        trends = zip(last, self._trend(time), shares, strict=True)
-        return [output + share.view(-1, *[1] * (trend.dim() - 1)) * trend for output, trend, share in trends]
+        parts = zip(last, _floats(self._kept[0][1]), self._reaches(time), strict=True)
+        return [one + _by_sample(reach, one) * (one - zero) for one, zero, reach in parts]
+
+    def _reaches(self, time: float) -> list[Tensor]:
+        """How much of the trend between the last two outputs is added to the last one, for each tensor and sample."""
+        if self._shares is None:
+            return [torch.zeros(1, device=leaf.device) for leaf in _floats(self._kept[-1][1])]
+        prolonged = self._prolonged(time)
+        further = (1 + prolonged) / (1 + self._stretch)
+        return [prolonged * (1 + (share - 1) * further).clamp(0.0, _LARGEST_SHARE) for share in self._shares]
+
+    def _like(self, leaves: list[Any], new: list[Tensor]) -> Any:
+        """An output of the same structure and types, with other numbers."""
+        floats = iter(new)
+        parts = [next(floats).to(leaf.dtype, copy=True) if _is_float(leaf) else _copy(leaf) for leaf in leaves]
+        return _pytree.tree_unflatten(parts, self._structure)
 
     def _prolonged(self, time: float) -> float:
         """How far the line through the last two outputs is prolonged until ``time``, in units of its length."""
@@ -101,6 +144,11 @@ class PassHistory:
     def _sum(self, values: Tensor) -> Tensor:
         """Over each sample."""
         return values.flatten(0 if self._apart or values.dim() < 2 else 1).sum(-1).reshape(-1)
+
+
+def _by_sample(values: Tensor, like: Tensor) -> Tensor:
+    """One value for each sample, to be multiplied with."""
+    return values.view(-1, *[1] * (like.dim() - 1))
 
 
 def growth(distance: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tomadiff.steps.forecast import evened
 from tomadiff.steps.history import growth
+from tomadiff.steps.times import evened
 
 WARM_UP, MOST_WARM_UP = 0.4, 4  # of the run, and steps: how many are computed first
 _ROW = 2.5  # forecast steps that each computed one after the warm-up has to make up for; more shortens the warm-up
