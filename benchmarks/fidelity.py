@@ -12,6 +12,7 @@ machine and with which versions.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -176,13 +177,15 @@ def run(
     first: int = 0,
     tuning: bool = False,
     together: int | None = None,
+    only: str = "",
 ) -> None:
     """Generate what is missing, batch by batch, so that an unfinished run holds whole comparisons."""
     tuning = tuning or set(sets) <= set(TUNING)
     path, trials = path_of(folder, model, tuning), trials_of(model, steps)
     pairs = pairs_of(count, first + PROMISED_PAIRS if tuning else first)
     bench, finished = bench_of(model, steps, trials, pairs[0]), done(path)
-    wanted = list({one.name: one for name in sets for one in SETS[name](bench)}.values())
+    every = {one.name: one for name in sets for one in SETS[name](bench)}
+    wanted = [one for one in every.values() if re.fullmatch(only or ".*", one.name)]
     costs: dict[tuple[str, ...], Callable[[float], float]] = {}
     parts = list(batches(pairs, together or TOGETHER[model]))
     note_run(folder, sets, count, trials, bench)
@@ -212,6 +215,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--tuning", action="store_true", help="other prompts and seeds, which settings are chosen by")
     parser.add_argument("--together", type=int, help="images of a batch")
+    parser.add_argument("--only", default="", help="a regular expression: settings of the sets with such a name")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
@@ -219,7 +223,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if not arguments.tuning and 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
         parser.error(f"{', '.join(TUNING)} are generated from other prompts and seeds; ask for them alone.")
     torch.set_num_threads(arguments.threads)
-    where = {"folder": arguments.results, "first": arguments.first, "tuning": arguments.tuning}
+    where = {name: getattr(arguments, name) for name in ("first", "tuning", "only")} | {"folder": arguments.results}
     run(arguments.model, arguments.sets, arguments.pairs, arguments.steps, together=arguments.together, **where)
 
 
