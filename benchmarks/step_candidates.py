@@ -19,7 +19,7 @@ from tomadiff import Forecast, Schedule, ToMA
 from tomadiff.evaluation.runs.variants import Around, Variant
 from tomadiff.steps.spread import spread
 
-TOLERANCES = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
+TOLERANCES = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.8)
 ON_TOP = (0.25, 0.5)  # ratios of merging
 EVERY_STEP = Schedule(1, 1)
 SHARES = (0.85, 0.7, 0.6, 0.5, 0.4, 0.3)  # of steps that patterns compute
