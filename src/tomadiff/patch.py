@@ -266,7 +266,7 @@ class Patch(Handle):
     def __repr__(self) -> str:
         where = ", ".join(f"{patched.name} ({patched.family.title})" for patched in self._models)
         what = [repr(self.method)] if self._models else []
-        what += [repr(self.forecast)] if self.forecast is not None else []
+        what += [str(self.forecast)] if self.forecast is not None else []
         where = where or ", ".join(one.name for one in self._forecasts.parts)
         state = "on" if self.active else f"{self._state}:"
         return f"Patch({state} {where}: {', '.join(what)})"

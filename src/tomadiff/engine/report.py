@@ -157,7 +157,7 @@ class ForecastReport:
 
     def lines(self) -> list[str]:
         """As text."""
-        lines = [f"{self.component}: {self.model}, {self.settings!r}, not of the paper"]
+        lines = [f"{self.component}: {self.model}, {self.settings} (our own, not the paper's)"]
         lines += [f"  {self.why}"] if self.why else []
         if not self.settings.skips:
             return [*lines, "  nothing is forecast: every step is computed"]
@@ -189,7 +189,8 @@ _HEAD = ("grid", "tokens", "merged", "sites", "plans", "reweighed", "coverage", 
 def _describe(model: ModelReport) -> list[str]:
     levels = _gathered(model.levels)
     lines = _table([(model.component, *_HEAD), *(level.row() for level in levels)])
-    lines.append(f"{model.component}: {model.model} ({model.family}), first {model.skipped_blocks} blocks skipped")
+    skipped = f", first {model.skipped_blocks} blocks skipped" if model.skipped_blocks else ""
+    lines.append(f"{model.component}: {model.model} ({model.family}){skipped}")
     lines += [f"  budget: {model.budget}"] if model.budget else []
     if not model.merged:
         lines.append(f"  nothing is merged: {model.idle}")

@@ -22,7 +22,7 @@ Only tensors and numbers are seen here. Which call belongs to which step is for 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import torch
@@ -79,6 +79,11 @@ class Forecast(Settings):
     def of(cls, given: Forecast | float | None) -> Forecast | None:
         """What ``forecast=…`` means: a tolerance, settings, or none."""
         return given if given is None or isinstance(given, Forecast) else cls(given)
+
+    def __str__(self) -> str:
+        values = [(one.name, getattr(self, one.name), one.default) for one in fields(Forecast)[1:]]
+        tolerance = [] if self.is_fixed else [f"{self.tolerance:g}"]
+        return f"Forecast({', '.join([*tolerance, *(f'{name}={own}' for name, own, usual in values if own != usual)])})"
 
     @property
     def skips(self) -> bool:
@@ -226,7 +231,6 @@ class Forecaster:
             return not self._computes
         return self._seen == set(self._passes) and self._estimated(step) is not None
 
-    # ------------------------------------------------------------------------------------------ decide
     def _enter(self, step: int, fits: bool) -> None:
         """Decide for a new step and all its passes."""
         if self._first is None:
@@ -298,7 +302,6 @@ class Forecaster:
             return None
         return self._sizes[step]
 
-    # ------------------------------------------------------------------------------------------ observe
     def _observe(self, key: Hashable, form: Hashable, output: Any) -> Any:
         """Learn from a computed output; what the caller is given."""
         assert self._step is not None

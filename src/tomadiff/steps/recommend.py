@@ -53,6 +53,8 @@ class Recommended(Forecast):
     def __repr__(self) -> str:
         return "recommended forecast"
 
+    __str__ = __repr__
+
 
 # ---------------------------------------------------------------------------------------------- apply(pipe, flops=…)
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Capped(Forecast):
 
     def __repr__(self) -> str:
         return f"forecast for {self.asked}"
+
+    __str__ = __repr__
 
 
 # How a budget is divided, by kind and least number of steps: the share of steps that is computed at least. A budget
