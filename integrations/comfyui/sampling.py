@@ -21,8 +21,10 @@ from tomadiff.engine.hosted import HostedModel, HostedRun
 from tomadiff.families import Family
 from tomadiff.methods import Method, ToMA
 from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.recommend import Recommended
 
-from .families import find_family
+from .families import find_family, is_unwrapped
+from .samplers import step_sizes
 
 KEY = "tomadiff"
 FEW_STEPS = 8  # up to here merging was nearer than forecasts at equal FLOPs, from 20 steps on the other way round
@@ -65,16 +67,17 @@ class Acceleration:
         self, executor: Any, noise: Any, latent_image: Any, sampler: Any, sigmas: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """In place of a run of a sampler."""
-        with self._running(executor.class_obj, sigmas):
+        with self._running(executor.class_obj, sampler, sigmas):
             return executor(noise, latent_image, sampler, sigmas, *args, **kwargs)
 
     @contextmanager
-    def _running(self, guider: Any, sigmas: Any) -> Iterator[None]:
+    def _running(self, guider: Any, sampler: Any, sigmas: Any) -> Iterator[None]:
         before = guider.model_options
         options = guider.model_options = create_model_options_clone(before)
-        sampling = Sampling(guider, sigmas, *self.settings_for(len(sigmas) - 1), guard=self.guard)
+        sampling = Sampling(guider, sampler, sigmas, *self.settings_for(len(sigmas) - 1), guard=self.guard)
         wrappers: list[tuple[str, Callable[..., Any]]] = [
             (WrappersMP.CALC_COND_BATCH, sampling.evaluate),
+            (WrappersMP.APPLY_MODEL, sampling.call_holder),
             (WrappersMP.DIFFUSION_MODEL, sampling.call),
         ]
         for place, wrapper in wrappers:
@@ -89,19 +92,26 @@ class Acceleration:
         """What merges and what is forecast in a run of so many steps."""
         if not self.auto:
             return self.method, self.forecast
-        return (ToMA(_AUTO_RATIO), None) if steps <= FEW_STEPS else (None, Forecast())
+        return (ToMA(_AUTO_RATIO), None) if steps <= FEW_STEPS else (None, Recommended())
 
 
 class Sampling:
     """The wrappers of one run."""
 
     def __init__(
-        self, guider: Any, sigmas: torch.Tensor, method: Method | None, forecast: Forecast | None, guard: bool
+        self,
+        guider: Any,
+        sampler: Any,
+        sigmas: torch.Tensor,
+        method: Method | None,
+        forecast: Forecast | None,
+        guard: bool,
     ) -> None:
         patcher = guider.model_patcher
         levels = sigmas[:-1]
         times = patcher.get_model_object("model_sampling").timestep(levels).tolist()
-        self._run = HostedRun(levels.tolist(), times, forecast)
+        sizes = None if forecast is None else step_sizes(sampler, sigmas, patcher)
+        self._run = HostedRun(levels.tolist(), times, forecast, sizes)
         self._method, self._guard, self._forecasts = method, guard, forecast is not None
         self._kind = type(patcher.model.diffusion_model).__name__
 
@@ -138,13 +148,40 @@ class Sampling:
     # ------------------------------------------------------------------------------------------ merging
     def call(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of a call of the diffusion model."""
-        model = executor.class_obj
+        if is_unwrapped(executor.class_obj):
+            return executor(*args, **kwargs)
+        with self._merging(executor.class_obj, args, kwargs):
+            return executor(*args, **kwargs)
+
+    def call_holder(
+        self,
+        executor: Any,
+        x: torch.Tensor,
+        t: torch.Tensor,
+        concat: Any = None,
+        text: Any = None,
+        control: Any = None,
+        options: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """In place of a call of what holds the diffusion model, for models that nodes cannot go around themselves."""
+        holder, given = executor.class_obj, (x, t, concat, text, control, options or {})
+        if not is_unwrapped(holder.diffusion_model):
+            return executor(*given, **kwargs)
+        image = x.to(holder.manual_cast_dtype or holder.get_dtype())
+        named = {"context": text, "control": control, "transformer_options": options or {}, **kwargs}
+        with self._merging(holder.diffusion_model, (image, t), named):
+            return executor(*given, **kwargs)
+
+    @contextmanager
+    def _merging(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Merge in the call of ``model`` with these arguments, which is made inside."""
         if self._method is not None and self._run.merged is None:
             family = find_family(model)
             if family is not None:
                 self._run.merge(self._hosted(model, family, self._method, args, kwargs))
         with self._run.merging(model, args, kwargs):
-            return executor(*args, **kwargs)
+            yield
 
     def _hosted(self, model: Any, family: Family, method: Method, args: Any, kwargs: Any) -> HostedModel:
         policy = CostPolicy(guarded=True) if self._guard else None

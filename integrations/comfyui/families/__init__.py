@@ -7,10 +7,11 @@ from torch import nn
 from tomadiff.errors import UnsupportedModelError
 from tomadiff.families import Family
 
-from . import cosmos, flux, hidream, hunyuan_video, ltx, lumina, qwen_image, unet, wan
+from . import cosmos, flux, hidream, hunyuan_video, ltx, lumina, qwen_image, sd3, unet, wan
 
 FAMILIES = (
     unet.FAMILY,
+    sd3.FAMILY,
     flux.FAMILY,
     qwen_image.FAMILY,
     lumina.FAMILY,
@@ -20,6 +21,13 @@ FAMILIES = (
     cosmos.FAMILY,
     hidream.FAMILY,
 )
+
+_UNWRAPPED = ("OpenAISignatureMMDITWrapper",)  # as of ComfyUI 0.3.75
+
+
+def is_unwrapped(model: nn.Module) -> bool:
+    """Whether ComfyUI lets nodes go around what holds a model alone, and not around its own calls."""
+    return type(model).__name__ in _UNWRAPPED
 
 
 def find_family(model: nn.Module) -> Family | None:

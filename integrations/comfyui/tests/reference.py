@@ -79,3 +79,21 @@ def flux(model: Any, source: Any, positive: list[Any], guidance: float) -> Denoi
         return sampling.calculate_denoised(sigma, given, x)
 
     return denoise
+
+
+def sd3(model: Any, source: Any, positive: list[Any]) -> Denoise:
+    """One pass."""
+    sampling = model.get_model_object("model_sampling")
+    (text, others), *_ = positive
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        given = source(
+            hidden_states=x.to(source.dtype),
+            encoder_hidden_states=text.to(source.dtype).expand(len(x), -1, -1),
+            pooled_projections=others["pooled_output"].to(source.dtype).expand(len(x), -1),
+            timestep=sampling.timestep(sigma).expand(len(x)),
+            return_dict=False,
+        )[0]
+        return sampling.calculate_denoised(sigma, given.float(), x)
+
+    return denoise

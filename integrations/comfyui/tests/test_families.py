@@ -22,6 +22,7 @@ import comfy.ldm.hidream.model
 import comfy.ldm.hunyuan_video.model
 import comfy.ldm.lightricks.model
 import comfy.ldm.lumina.model
+import comfy.ldm.modules.diffusionmodules.mmdit
 import comfy.ldm.qwen_image.model
 import comfy.ldm.wan.model
 import comfy.ops
@@ -66,6 +67,16 @@ def hunyuan_video() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
     mask = torch.tensor([[1] * 5 + [0] * 2])
     call = {"y": torch.randn(1, 8), "attention_mask": mask, "ref_latent": torch.randn(1, 4, 1, 16, 16)}
     return model, (torch.randn(1, 4, 2, 16, 16), _TIME, text(8)), call, 128
+
+
+def sd3() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
+    model = comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper(
+        depth=1, num_blocks=3, mlp_ratio=2.0, adm_in_channels=8, num_patches=256, pos_embed_max_size=16, qk_norm="rms",
+        x_block_self_attn_layers=[0], **_COMMON,
+        context_embedder_config={"target": "torch.nn.Linear", "params": {"in_features": 8, "out_features": 64}},
+    )  # fmt: skip
+    torch.nn.init.normal_(model.pos_embed)
+    return model, (torch.randn(1, 4, 16, 24), _TIME, text(8)), {"y": torch.randn(1, 8)}, 96
 
 
 def qwen_image() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
@@ -128,7 +139,7 @@ def hidream() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]:
 
 
 CASES: list[Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any], int]]] = [
-    chroma, flux2, hunyuan_video, qwen_image, z_image, lumina2, wan, ltx, cosmos, hidream,
+    chroma, flux2, hunyuan_video, sd3, qwen_image, z_image, lumina2, wan, ltx, cosmos, hidream,
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from . import host as host
 from . import tiny
 
 import comfy.sample  # isort: skip
-from integrations.comfyui.sampling import Acceleration
+from integrations.comfyui.nodes import Accelerate
 
 from .test_merging import accelerated, far, flux, sdxl, summary
 
@@ -132,38 +134,67 @@ def psnr(one: Tensor, other: Tensor) -> float:
     return float(-10 * (one - other).square().mean().log10())
 
 
-@pytest.mark.parametrize("tolerance", [0.05, 0.1])
-def test_emoji_sdxl_is_as_far_from_the_full_image_as_in_diffusers(tolerance: float) -> None:
-    """20 steps; of the first order the scheduler of the pipeline is what ComfyUI calls "euler"."""
-    pipe = embedded.load("emoji-sdxl")
-    pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, solver_order=1)
-    texts = pipe.encode_prompt("a fox", device="cpu", num_images_per_prompt=1, do_classifier_free_guidance=True)
-    prompt, negative_prompt, pooled, negative_pooled = texts
-    noise = comfy.sample.prepare_noise(torch.zeros(1, 4, 64, 64), 0)
-    call = {
-        "prompt_embeds": prompt, "negative_prompt_embeds": negative_prompt, "pooled_prompt_embeds": pooled,
-        "negative_pooled_prompt_embeds": negative_pooled, "latents": noise, "num_inference_steps": 20,
-        "guidance_scale": 3.0, "height": 128, "width": 128, "output_type": "latent",
-    }  # fmt: skip
-    full = image_of(pipe, pipe(**call).images)
-    with tomadiff.apply(pipe, forecast=tolerance) as patch:
-        theirs, pattern = image_of(pipe, pipe(**call).images), patch.pattern
-    model = tiny.unet(pipe.unet, kind="FLOW")
-    size = {"width": 128, "height": 128}
-    positive = [[prompt, {"pooled_output": pooled, **size}]]
-    negative = [[negative_prompt, {"pooled_output": negative_pooled, **size}]]
-    sigmas = pipe.scheduler.sigmas.clone()
+@dataclass(frozen=True)
+class Emoji:
+    """20 steps of emoji-sdxl, as a pipeline of diffusers and as a model of ComfyUI.
 
-    def in_comfyui(patcher: Any) -> Tensor:
+    Of the first order, the scheduler of the pipeline is what ComfyUI calls "euler".
+    """
+
+    pipe: Any
+    call: dict[str, Any]
+    model: Any
+
+    @classmethod
+    def load(cls) -> Emoji:
+        pipe = embedded.load("emoji-sdxl")
+        pipe.set_progress_bar_config(disable=True)
+        pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, solver_order=1)
+        names = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
+        texts = pipe.encode_prompt("a fox", device="cpu", num_images_per_prompt=1, do_classifier_free_guidance=True)
+        call = {
+            **dict(zip(names, texts, strict=True)), "latents": comfy.sample.prepare_noise(torch.zeros(1, 4, 64, 64), 0),
+            "num_inference_steps": 20, "guidance_scale": 3.0, "height": 128, "width": 128, "output_type": "latent",
+        }  # fmt: skip
+        return cls(pipe, call, tiny.unet(pipe.unet, kind="FLOW"))
+
+    def in_diffusers(self) -> Tensor:
+        return image_of(self.pipe, self.pipe(**self.call).images)
+
+    def in_comfyui(self, patcher: Any) -> Tensor:
+        size = {"width": self.call["width"], "height": self.call["height"]}
+        positive, negative = (
+            [[self.call[f"{sign}prompt_embeds"], {"pooled_output": self.call[f"{sign}pooled_prompt_embeds"], **size}]]
+            for sign in ("", "negative_")
+        )
+        sigmas = self.pipe.scheduler.sigmas.clone()
         latents = tiny.sample(patcher, positive, negative, cfg=3.0, size=(64, 64), sigmas=sigmas)
-        return image_of(pipe, model.model.process_latent_in(latents))
+        return image_of(self.pipe, self.model.model.process_latent_in(latents))
 
-    full_in_comfyui = in_comfyui(model)
-    assert psnr(full_in_comfyui, full) > 40, "the same, but that the scheduler rounds its timesteps"
-    patcher = model.clone()
-    acceleration = Acceleration(forecast=tomadiff.Forecast(tolerance))
-    acceleration.put_on(patcher)
-    distance = psnr(in_comfyui(patcher), full_in_comfyui)
-    print(f"ComfyUI {distance:.2f} dB, diffusers {psnr(theirs, full):.2f} dB; {pattern}; {acceleration.summary}")
-    assert abs(distance - psnr(theirs, full)) < 1
-    assert f"{len(pattern.computed)} of 20 steps computed" in acceleration.summary
+    @cached_property
+    def full(self) -> tuple[Tensor, Tensor]:
+        """With every step computed: in diffusers, in ComfyUI."""
+        return self.in_diffusers(), self.in_comfyui(self.model)
+
+
+@pytest.fixture(scope="module")
+def emoji() -> Emoji:
+    return Emoji.load()
+
+
+def test_emoji_sdxl_is_the_same_in_both(emoji: Emoji) -> None:
+    assert psnr(*emoji.full) > 40, "the same, but that the scheduler rounds its timesteps"
+
+
+@pytest.mark.parametrize("tolerance", [0.05, 0.1, None], ids=["0.05", "0.1", "auto"])
+def test_emoji_sdxl_is_as_far_from_the_full_image_as_in_diffusers(emoji: Emoji, tolerance: float | None) -> None:
+    """Within 1 dB; "auto" of the node does what ``apply(pipe)`` does."""
+    full, full_in_comfyui = emoji.full
+    with tomadiff.apply(emoji.pipe, forecast=tolerance) as patch:
+        theirs, pattern = psnr(emoji.in_diffusers(), full), patch.pattern
+    given = ("manual", 0.0, tolerance) if tolerance else ("auto", 0.5, 0.05)
+    patcher = Accelerate.execute(emoji.model, *given, "toma", guard=True).args[0]
+    ours = psnr(emoji.in_comfyui(patcher), full_in_comfyui)
+    print(f"ComfyUI {ours:.2f} dB, diffusers {theirs:.2f} dB; {pattern}; {summary(patcher)}")
+    assert abs(ours - theirs) < 1
+    assert f"{len(pattern.computed)} of 20 steps computed" in summary(patcher)

@@ -145,6 +145,34 @@ def flux(source: Any) -> Any:
     return patcher(made)
 
 
+# ---------------------------------------------------------------------------------------------- Stable Diffusion 3
+def sd3(source: Any) -> Any:
+    """A transformer of Stable Diffusion 3 of diffusers as ComfyUI's, with the same weights; its heads are of 64."""
+    given = source.config
+    width = given.attention_head_dim * given.num_attention_heads
+    settings = {
+        "patch_size": given.patch_size,
+        "in_channels": given.in_channels,
+        "depth": given.num_layers,
+        "adm_in_channels": given.pooled_projection_dim,
+        "num_patches": given.pos_embed_max_size**2,
+        "pos_embed_max_size": given.pos_embed_max_size,
+        "qk_norm": "rms" if given.qk_norm else None,
+        "x_block_self_attn_layers": list(given.dual_attention_layers),
+        "context_embedder_config": {
+            "target": "torch.nn.Linear",
+            "params": {"in_features": given.joint_attention_dim, "out_features": width},
+        },
+        "dtype": source.dtype,
+    }
+    config = comfy.supported_models.SD3(settings)
+    config.latent_format.latent_channels = given.in_channels
+    made = comfy.model_base.SD3(config)
+    _load(made.diffusion_model, source, comfy.utils.mmdit_to_diffusers(settings))
+    made.model_config.unet_config["context_dim"] = given.joint_attention_dim
+    return patcher(made)
+
+
 def _load(model: nn.Module, source: nn.Module, names: dict[str, Any]) -> None:
     """Every weight of ``model`` from ``source``; names may come with a part of the target and a change."""
     own = dict(model.state_dict())

@@ -27,6 +27,7 @@ from tomadiff.families.base import Family, ModelCall
 from tomadiff.methods.base import Method
 from tomadiff.steps.clock import StepInfo, Timeline
 from tomadiff.steps.forecast import Forecast, Forecaster
+from tomadiff.steps.run import Run
 from tomadiff.steps.schedule import Schedule
 
 _SAME = 1e-4  # relative difference of noise levels that count as one
@@ -44,16 +45,23 @@ class Named:
     def __call__(self, module: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the module; who calls it goes on with its tokens, so they are not written into."""
         tokens = hidden_states.clone() if self._in_place else hidden_states
-        return self.inner(module, tokens, *args, **{self._own.get(name, name): kwargs[name] for name in kwargs})
+        others = {self._own.get(name, name): kwargs[name] for name in kwargs}
+        if not _positions(type(module).forward):
+            return self.inner(module, **{self._own["hidden_states"]: tokens, **others})
+        return self.inner(module, tokens, *args, **others)
 
 
 @lru_cache(maxsize=16)
 def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(module, hidden_states, **others)`` for a module that is called with names of its own."""
+    """``function(module, hidden_states, **others)`` for a module that is called with names of its own.
+
+    A module that does not name its arguments is given them in the order of ``Site.names``.
+    """
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         site: Site = getattr(self, DATA)
-        given = dict(zip(_parameters(type(self).forward), args, strict=False)) | kwargs
+        places = _positions(type(self).forward) or tuple(site.names)
+        given = dict(zip(places, args, strict=False)) | kwargs
         general = {site.names.get(name, name): value for name, value in given.items()}
         return function(self, general.pop("hidden_states"), **general)
 
@@ -61,8 +69,10 @@ def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=64)
-def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(forward).parameters)[1:]
+def _positions(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """What is given by position; none where a forward only passes on what it is given."""
+    known = inspect.signature(forward).parameters.values()
+    return tuple(one.name for one in known if one.kind is one.POSITIONAL_OR_KEYWORD)[1:]
 
 
 # ---------------------------------------------------------------------------------------------- merging
@@ -143,7 +153,10 @@ class HostedRun:
         sizes: Sequence[float] | None = None,
     ) -> None:
         self._levels, self._times = tuple(levels), Timeline(times) if times is not None else None
-        self._forecast, self._forecaster = forecast, Forecaster(forecast or Forecast(0.0))
+        run, given = Run(len(self._levels)), forecast or Forecast(0.0)
+        self._why = given.why(run)
+        self._forecast = None if forecast is None else given.of_run(run)
+        self._forecaster = Forecaster(self._forecast or Forecast(0.0))
         self._forecaster.begin(len(self._levels), times, sizes)
         self._step = self._passes = 0
         self._names: Counter[Hashable] = Counter()
@@ -207,7 +220,7 @@ class HostedRun:
         """What was done so far; ``model`` is what the forecasts are called after."""
         forecasts: tuple[ForecastReport, ...] = ()
         if self._forecast is not None:
-            forecasts = (ForecastReport("model", model, self._forecast, self._forecaster.pattern),)
+            forecasts = (ForecastReport("model", model, self._forecast, self._forecaster.pattern, why=self._why),)
         if self.merged is None:
             return Report("", "", (), forecasts)
         return Report(str(self.merged.settled), str(self.merged.schedule), (self.merged.report(),), forecasts)
