@@ -136,14 +136,17 @@ class Sampling:
         computed: list[Any] = []
 
         def compute() -> tuple[torch.Tensor, ...]:
-            computed.append(executor(model, conds, x, sigma, options))
-            return tuple(affine.output(one) for one, cond in zip(computed[0], conds, strict=True) if cond is not None)
+            results = executor(model, conds, x, sigma, options)
+            outputs = tuple(affine.output(one) for one, cond in zip(results, conds, strict=True) if cond is not None)
+            computed.extend((outputs, results))
+            return outputs
 
         form = x.shape, x.dtype, x.device, *(_active(cond, level) for cond in conds)
-        forecast = iter(self._run.outputs(_names(conds, options), form, compute))
-        if computed:
-            return computed[0]
-        return [torch.zeros_like(x) if cond is None else affine.denoised(next(forecast)) for cond in conds]
+        outputs = self._run.outputs(_names(conds, options), form, compute)
+        if computed and outputs is computed[0]:  # neither forecast nor corrected, so no bit changes
+            return computed[1]
+        given = iter(outputs)
+        return [torch.zeros_like(x) if cond is None else affine.denoised(next(given)) for cond in conds]
 
     # ------------------------------------------------------------------------------------------ merging
     def call(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
