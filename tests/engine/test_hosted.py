@@ -15,6 +15,8 @@ from tomadiff.families.base import Block, Family, Op, Rows, TokenLayout, stacks_
 from tomadiff.families.registry import family_of
 from tomadiff.merging.grid import Grid
 from tomadiff.steps.forecast import Forecast
+from tomadiff.steps.recommend import Recommended
+from tomadiff.steps.run import Run
 
 TIMES = (900.0, 700.0, 500.0, 300.0)
 
@@ -156,6 +158,40 @@ def test_blocks_with_names_of_their_own_that_write_into_their_tokens_merge() -> 
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_blocks_that_name_no_arguments_merge_as_those_that_do() -> None:
+    class Nameless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor | None, Tensor]:
+            return self.mixed(*args, **kwargs)
+
+        def mixed(self, context: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor]:
+            assert context is not None
+            return context, x + self.layer(x) * context.mean()
+
+    torch.manual_seed(0)
+    model, method = nn.Module(), tomadiff.ToMA(0.5)
+    model.blocks = nn.ModuleList([Nameless()])
+    block: Any = model.blocks[0]  # type: ignore[union-attr]
+    names = {"context": "encoder_hidden_states", "x": "hidden_states"}
+    described = Block("Nameless", outputs=(1,), names=names)
+    family = Family("nameless", "Nameless", ("Module",), (described,), stacks_named("blocks"), _layout)
+    tokens, text = torch.randn(1, 64, 8), torch.randn(1, 3, 8)
+    run = HostedRun(TIMES)
+    run.merge(hosted(model, method, family))
+    with torch.no_grad(), run.merging(model, (), {"sample": torch.randn(1, 8, 8, 8)}):
+        (context, ours), by_name = block(text, tokens), block(context=text, x=tokens)
+    run.end()
+    plan = method.plan(nn.functional.layer_norm(tokens, (8,)), Grid(8, 8))
+    with torch.no_grad():
+        theirs = tokens + plan.unmerge(block.layer(plan.merge(tokens)) * text.mean())
+    assert context is text
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert torch.equal(by_name[1], ours)
+
+
 def test_keys_that_are_given_again_merge_only_if_they_are_the_same_tokens() -> None:
     class Attention(nn.Module):
         seen: tuple[int, ...] = ()
@@ -225,6 +261,15 @@ def test_steps_are_forecast_and_memory_is_given_back() -> None:
     assert runs[0][0] == runs[1][0]
     assert torch.equal(runs[0][1], runs[1][1])
     assert torch.allclose(runs[0][1][:, 0], torch.tensor([1 + level for level in levels]), atol=0.1)
+
+
+@pytest.mark.parametrize("steps", [3, 20, 50])
+def test_what_is_recommended_follows_from_the_number_of_steps(steps: int) -> None:
+    levels = [1 - step / steps for step in range(steps)]
+    report = str(HostedRun(levels, levels, Recommended()).report())
+    settings = Recommended().of_run(Run(steps))
+    assert Recommended().why(Run(steps)) in report
+    assert repr(settings) in report
 
 
 def test_samplers_that_look_for_their_own_steps_are_computed() -> None:

@@ -1,6 +1,7 @@
 """How much of each output goes into the image, and what computed outputs make up for."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import diffusers
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tomadiff.engine.samplers import adds_noise, step_sizes
+from tomadiff.engine.samplers import adds_noise, sizes_of, step_sizes
 from tomadiff.steps.forecast import Forecast, Forecaster
 
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
@@ -84,6 +85,24 @@ def test_in_image_to_image_only_steps_that_run_have_a_size() -> None:
 def test_others_have_no_sizes(name: str) -> None:
     assert step_sizes(begun(OTHERS[name])) is None
     assert adds_noise(OTHERS[name]) == name.startswith("noise")
+
+
+@pytest.mark.parametrize(
+    ("weights", "noise", "expected"),
+    [
+        ((1.0, 2.0, 0.5), 0.0, (1.0, 2.0, 0.5)),
+        ((1.0, 2.0, 0.5), 1.0, None),
+        ((1.0, -2.0, 0.5), 0.0, None),  # no output makes up for one that counts against it
+        ((1.0, 2.0, 0.5, 1.0), 0.0, None),  # it asks for more outputs than there are steps
+    ],
+)
+def test_sizes_of_any_sampler(weights: tuple[float, ...], noise: float, expected: tuple[float, ...] | None) -> None:
+    def sampled(image: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+        for step, weight in enumerate(weights):
+            image = image + weight * outputs[step] + noise
+        return image
+
+    assert sizes_of(sampled, 3) == (expected and pytest.approx(expected))
 
 
 def test_a_loop_of_ones_own_has_no_sizes() -> None:

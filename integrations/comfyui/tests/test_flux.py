@@ -92,6 +92,22 @@ def test_flux_changes_where_the_built_in_node_does_nothing(flux: Any) -> None:
     assert "unmerged: " not in summary(ours)
 
 
+def test_patches_of_other_nodes_on_the_same_blocks_are_called(flux: Any) -> None:
+    model, _, positive = flux
+    calls: list[int] = []
+
+    def around(given: dict[str, Any], others: dict[str, Any]) -> Any:
+        calls.append(1)
+        return others["original_block"](given)
+
+    patched = model.clone()
+    for kind in ("double_block", "single_block"):
+        patched.set_model_patch_replace(around, "dit", kind, 1)
+    merged = in_comfyui(accelerated(patched), positive)
+    assert len(calls) == 2 * 6
+    assert torch.equal(in_comfyui(accelerated(model), positive), merged)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 0.75])
 def test_the_node_equals_diffusers_if_both_round_rotations_alike(
