@@ -11,8 +11,10 @@ import pytest
 import torch
 from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from torch import Tensor
+from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from tests import denoisers, newer, tiny
+from tests.evaluation.networks import ClipImages
 from tests.families.test_newer_pipelines import check_merges_and_is_restored
 from tests.newer import TEXT, WIDTH
 from tests.newer_pipelines import embeddings
@@ -54,6 +56,16 @@ def wan_vae() -> Any:
     ).eval()  # fmt: skip
 
 
+def clip() -> dict[str, Any]:
+    """What makes embeddings of an image."""
+    torch.manual_seed(0)
+    config = CLIPVisionConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=8
+    )
+    processor = ClipImages(size={"shortest_edge": 8}, crop_size=8)
+    return {"image_encoder": CLIPVisionModel(config).eval(), "image_processor": processor}
+
+
 def wan_vace() -> Drawn:
     """Guidance in two passes, as most below."""
     call = {**words(), "height": 64, "width": 80, "num_frames": 5}
@@ -63,9 +75,17 @@ def wan_vace() -> Drawn:
 def chrono_edit() -> Drawn:
     image = PIL.Image.new("RGB", (80, 64), "orange")
     call = {**words(), "image": image, "height": 64, "width": 80}
-    pipe, generate = usual("ChronoEditPipeline", newer.chrono_edit(12), call, vae=wan_vae())
-    pipe.encode_image = lambda *_: embeddings(1, 2, 8)
-    return pipe, generate
+    return usual("ChronoEditPipeline", newer.chrono_edit(12), call, vae=wan_vae(), **clip())
+
+
+def wan_animate() -> Drawn:
+    """Nine frames in two segments of five, each with a loop of its own."""
+    frames = [PIL.Image.new("RGB", (80, 64), (25 * place, 90, 200)) for place in range(9)]
+    call = {
+        **words(), "image": frames[0], "pose_video": frames, "face_video": [one.resize((8, 8)) for one in frames],
+        "segment_frame_length": 5, "height": 64, "width": 80,
+    }  # fmt: skip
+    return usual("WanAnimatePipeline", newer.wan_animate(), call, vae=wan_vae(), **clip())
 
 
 def skyreels() -> Drawn:
@@ -185,6 +205,7 @@ def other(name: str) -> Callable[[], Drawn]:
 BUILDERS: dict[str, Callable[[], Drawn]] = {
     "WanVACEPipeline": wan_vace,
     "ChronoEditPipeline": chrono_edit,
+    "WanAnimatePipeline": wan_animate,
     "SkyReelsV2Pipeline": skyreels,
     "LTXPipeline": other("ltx"),
     "LTXConditionPipeline": ltx_condition,
