@@ -19,13 +19,17 @@ def grids(side: st.SearchStrategy[int] = sides) -> st.SearchStrategy[Grid]:
     return st.builds(Grid, side, side)
 
 
+def videos() -> st.SearchStrategy[Grid]:
+    return st.builds(Grid, small_sides, small_sides, st.integers(2, 9))
+
+
 def regions() -> st.SearchStrategy[Regions]:
     return st.one_of(st.just(Whole()), local_regions())
 
 
 def local_regions() -> st.SearchStrategy[Regions]:
     return st.one_of(
-        st.builds(Tiles, st.integers(1, 12)),
+        st.builds(Tiles, st.integers(1, 12), frames=st.integers(1, 4)),
         st.builds(lambda count: Tiles(count=count), st.integers(1, 300)),
         st.builds(Stripes, st.integers(1, 100)),
         st.builds(lambda count: Stripes(count=count), st.integers(1, 50)),

@@ -5,13 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import DTYPES, grids, random_tokens, regions
+from tests.strategies import DTYPES, grids, random_tokens, regions, videos
 from tomadiff import Grid, Stripes, Tiles, Whole
 from tomadiff.errors import SettingError, ShapeError
 from tomadiff.merging.grid import Regions
 
 
-@given(grids(), regions(), st.integers(1, 3), st.sampled_from(DTYPES))
+@given(grids() | videos(), regions(), st.integers(1, 3), st.sampled_from(DTYPES))
 def test_join_undoes_split(grid: Grid, cut: Regions, batch: int, dtype: torch.dtype) -> None:
     tokens = random_tokens(grid, batch, 3, seed=1, dtype=dtype)
     layout = cut.layout(grid)
@@ -20,14 +20,14 @@ def test_join_undoes_split(grid: Grid, cut: Regions, batch: int, dtype: torch.dt
     assert torch.equal(layout.join(parts), tokens)
 
 
-@given(grids(), regions())
+@given(grids() | videos(), regions())
 def test_every_token_has_exactly_one_place(grid: Grid, cut: Regions) -> None:
     layout = cut.layout(grid)
     assert layout.index[layout.mask].sort().values.tolist() == list(range(grid.tokens))
     assert layout.mask.sum(-1).min() == layout.smallest >= 1
 
 
-@given(grids(), regions())
+@given(grids() | videos(), regions())
 def test_split_agrees_with_the_index(grid: Grid, cut: Regions) -> None:
     """The fast paths (views, reshapes) say the same as the index that defines a layout."""
     layout = cut.layout(grid)
@@ -51,7 +51,7 @@ def test_the_papers_tiles() -> None:
     """256 tiles on 4096 tokens are 4×4 tokens each, said either way."""
     grid = Grid(64, 64)
     by_side, by_count = Tiles(4).layout(grid), Tiles(count=256).layout(grid)
-    assert (by_side.regions, by_side.length, by_side.tile) == (256, 16, (4, 4))
+    assert (by_side.regions, by_side.length, by_side.tile) == (256, 16, (1, 4, 4))
     assert torch.equal(by_side.index, by_count.index)
 
 
@@ -82,6 +82,17 @@ def test_video_grids_keep_frames_apart() -> None:
     assert torch.equal(uneven.join(uneven.split(torch.ones(1, 70, 1))), torch.ones(1, 70, 1))
 
 
+def test_tiles_over_frames_hold_the_same_window_of_each() -> None:
+    layout = Tiles(2, frames=3).layout(Grid(4, 6, frames=6))
+    assert (layout.regions, layout.length, layout.tile) == (2 * 2 * 3, 12, (3, 2, 2))
+    assert layout.index[4].tolist() == [frame * 24 + place for frame in range(3) for place in (14, 15, 20, 21)]
+    assert Tiles(2, frames=4).layout(Grid(4, 6, frames=6)).regions == 2 * 2 * 3, "six frames are two runs of three"
+
+
+def test_images_have_no_frames_to_reach_over() -> None:
+    assert torch.equal(Tiles(4, frames=3).layout(Grid(9, 16)).index, Tiles(4).layout(Grid(9, 16)).index)
+
+
 def test_padding_repeats_a_token_of_its_own_region() -> None:
     layout = Tiles(2).layout(Grid(5, 5))
     assert layout.padded
@@ -102,6 +113,7 @@ def test_names_of_grids() -> None:
         (lambda: Tiles(), "exactly one size"),
         (lambda: Tiles(4, count=16), "exactly one size"),
         (lambda: Tiles(0), "at least 1"),
+        (lambda: Tiles(4, frames=0), "at least 1"),
         (lambda: Stripes(count=True), "whole number"),
     ],
 )

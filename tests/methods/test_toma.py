@@ -50,6 +50,16 @@ def test_paper_settings() -> None:
     assert (paper.ratio, paper.span, paper.scope, paper.unmerge) == (0.75, "op", "level", "transpose")
 
 
+def test_regions_are_said_as_they_are_written() -> None:
+    for regions, words in (
+        (Tiles(4), "Tiles(4)"),
+        (Tiles(count=256), "Tiles(count=256)"),
+        (Tiles(4, frames=3), "Tiles(4, frames=3)"),
+        (Whole(), "Whole()"),
+    ):
+        assert f"regions {words}," in str(ToMA(0.5, regions=regions))
+
+
 @pytest.mark.parametrize("selector", ["facility_location", "random", "strided", "kmeans", strided])
 @pytest.mark.parametrize("regions", [Tiles(4), Stripes(8), Whole()])
 def test_every_selector_in_every_region(selector: object, regions: object) -> None:

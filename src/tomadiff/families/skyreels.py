@@ -36,5 +36,5 @@ FAMILY = Family(
     stacks=stacks_named("blocks"),
     token_layout=token_layout,
     pipelines=("SkyReelsV2Pipeline", "SkyReelsV2ImageToVideoPipeline", "SkyReelsV2DiffusionForcingPipeline"),
-    note="regions by tiles never cross frames, which may have times of their own",
+    note="tiles lie in one frame each by default, and should where frames have times of their own",
 )

@@ -1,5 +1,4 @@
-"""Wan 2.1 and 2.2 and models made of its blocks: video, one grid of frames × height × width; regions never cross
-frames."""
+"""Wan 2.1 and 2.2 and models made of its blocks: video, one grid of frames × height × width."""
 
 from __future__ import annotations
 

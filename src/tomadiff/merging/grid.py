@@ -1,7 +1,8 @@
 """Where tokens lie: a :class:`Grid`, and the disjoint regions it is cut into.
 
 A grid is stored in raster order: frame by frame, row by row. Regions decide which tokens may merge with which:
-:class:`Whole` (all of them), :class:`Tiles` (near-square windows) and :class:`Stripes` (runs of the raster order).
+:class:`Whole` (all of them), :class:`Tiles` (near-square windows, in one frame or over several) and :class:`Stripes`
+(runs of the raster order).
 ``regions.layout(grid)`` gives a :class:`Layout`, whose ``split`` and ``join`` are exact inverses for every grid size.
 A grid that does not divide evenly is cut into near-equal parts; short parts are padded, and ``Layout.mask`` tells
 real tokens from padding.
@@ -54,7 +55,7 @@ class Layout:
             a token holds (NaN included) never leaves its region.
         mask: ``(R, L)`` true for real tokens, false for padding.
         inverse: ``(N,)`` where each raster token lies in the flattened ``R·L`` places.
-        tile: ``(height, width)`` of the tiles if they cut the grid evenly, which makes ``split`` one copy.
+        tile: ``(frames, height, width)`` of the tiles if they cut the grid evenly, which makes ``split`` one copy.
         ordered: true if raster order and region order are the same, which makes ``split`` a view.
         smallest: real tokens in the smallest region.
     """
@@ -64,7 +65,7 @@ class Layout:
     mask: Tensor = field(repr=False)
     inverse: Tensor = field(repr=False)
     smallest: int
-    tile: tuple[int, int] | None = None
+    tile: tuple[int, int, int] | None = None
     ordered: bool = False
 
     @property
@@ -118,20 +119,19 @@ class Layout:
         return self.join(tokens.unflatten(1, (self.regions, self.length)))
 
     def _to_tiles(self, tokens: Tensor) -> Tensor:
-        (high, wide), grid = self._tile(), self.grid
-        bands = grid.frames * grid.height // high
-        cut = tokens.view(tokens.shape[0], bands, high, grid.width // wide, wide, -1)
-        return cut.transpose(2, 3).reshape(tokens.shape[0], self.regions, self.length, -1)
+        cut = tokens.view(tokens.shape[0], *self._cuts(), -1)
+        return cut.permute(0, 1, 3, 5, 2, 4, 6, 7).reshape(tokens.shape[0], self.regions, self.length, -1)
 
     def _from_tiles(self, parts: Tensor) -> Tensor:
-        (high, wide), grid = self._tile(), self.grid
-        bands = grid.frames * grid.height // high
-        cut = parts.view(parts.shape[0], bands, grid.width // wide, high, wide, -1)
-        return cut.transpose(2, 3).reshape(parts.shape[0], grid.tokens, -1)
+        runs, frames, rows, high, columns, wide = self._cuts()
+        cut = parts.view(parts.shape[0], runs, rows, columns, frames, high, wide, -1)
+        return cut.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(parts.shape[0], self.grid.tokens, -1)
 
-    def _tile(self) -> tuple[int, int]:
+    def _cuts(self) -> tuple[int, ...]:
+        """Along frames, height and width: how many tiles, and how many tokens in each."""
         assert self.tile is not None
-        return self.tile
+        sizes = zip((self.grid.frames, self.grid.height, self.grid.width), self.tile, strict=True)
+        return tuple(number for size, length in sizes for number in (size // length, length))
 
 
 @runtime_checkable
@@ -183,10 +183,14 @@ class Stripes(Settings):
 
 @dataclass(frozen=True)
 class Tiles(Settings):
-    """Near-square windows: ``Tiles(4)`` are about 4×4 tokens each, ``Tiles(count=256)`` makes about 256 per frame."""
+    """Near-square windows: ``Tiles(4)`` are about 4×4 tokens each, ``Tiles(count=256)`` makes about 256 per frame.
+
+    In a video each lies in one frame. Those of ``Tiles(4, frames=3)`` reach over about three frames.
+    """
 
     side: Count | None = None
     count: Count | None = None
+    frames: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,18 +200,24 @@ class Tiles(Settings):
         """See :class:`Regions`."""
         return _layout(self, grid, torch.device(device))
 
-    def parts(self, grid: Grid) -> tuple[int, int]:
-        """How many rows and columns of tiles ``grid`` is cut into."""
+    def parts(self, grid: Grid) -> tuple[int, int, int]:
+        """How many runs of frames, rows and columns of tiles ``grid`` is cut into."""
+        runs = _nearest_parts(grid.frames, self.frames)
         if self.side is not None:
-            return _nearest_parts(grid.height, self.side), _nearest_parts(grid.width, self.side)
-        return _squarest_parts(grid, self.count or 1)
+            return runs, _nearest_parts(grid.height, self.side), _nearest_parts(grid.width, self.side)
+        return runs, *_squarest_parts(grid, self.count or 1)
 
     def cut(self, grid: Grid) -> list[list[int]]:
         """Raster indices of each region."""
-        rows, columns = self.parts(grid)
+        runs, rows, columns = self.parts(grid)
         return [
-            [(frame * grid.height + y) * grid.width + x for y in range(*band) for x in range(*column)]
-            for frame in range(grid.frames)
+            [
+                (frame * grid.height + y) * grid.width + x
+                for frame in range(*run)
+                for y in range(*band)
+                for x in range(*column)
+            ]
+            for run in _near_equal(grid.frames, runs)
             for band in _near_equal(grid.height, rows)
             for column in _near_equal(grid.width, columns)
         ]
@@ -283,9 +293,9 @@ def _layout(regions: Whole | Tiles | Stripes, grid: Grid, device: torch.device) 
     )
 
 
-def _tile_size(regions: Whole | Tiles | Stripes, grid: Grid) -> tuple[int, int] | None:
-    """Height and width of every tile, for tiles that cut the grid evenly."""
+def _tile_size(regions: Whole | Tiles | Stripes, grid: Grid) -> tuple[int, int, int] | None:
+    """Frames, height and width of every tile, for tiles that cut the grid evenly."""
     if not isinstance(regions, Tiles):
         return None
-    rows, columns = regions.parts(grid)
-    return grid.height // rows, grid.width // columns
+    runs, rows, columns = regions.parts(grid)
+    return grid.frames // runs, grid.height // rows, grid.width // columns

@@ -164,10 +164,11 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A setting as a reader expects it: ``Tiles(4)``, ``least-squares``, ``(0, 1)``."""
+    """A setting as a reader expects it: ``Tiles(4)``, ``Tiles(count=256)``, ``least-squares``, ``(0, 1)``."""
     if value is True:
         return "on"
     if not is_dataclass(value):
         return str(value)
-    given = (getattr(value, one.name) for one in fields(value))
-    return f"{type(value).__name__}({', '.join(str(one) for one in given if one is not None)})"
+    given = [(one, getattr(value, one.name)) for one in fields(value)]
+    said = [f"{one.name}={own}" if place else str(own) for place, (one, own) in enumerate(given) if own != one.default]
+    return f"{type(value).__name__}({', '.join(said)})"
