@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tomadiff.engine.arguments import for_merged, have_own_rows, of_sample
 from tomadiff.engine.hooks import DATA
 from tomadiff.engine.site import Site
+from tomadiff.families.base import Mask
 
 
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +128,7 @@ def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str,
 
 def _follows(site: Site, mask: Any) -> bool:
     """Whether a mask can be made to suit merged tokens; one that is no tensor (of flex attention) cannot."""
-    return site.mask == "text" or (site.mask is not None and isinstance(mask, Tensor))
+    return isinstance(mask, Tensor) if isinstance(site.mask, Mask) else site.mask == "text"
 
 
 def _is_per_token(value: Any, tokens: Tensor) -> bool:

@@ -98,7 +98,7 @@ class Site:
     @property
     def adapts(self) -> bool:
         """Whether other arguments have to suit merged tokens."""
-        return bool(self.again or self.key_bias or self.picked)
+        return self.key_bias is not None or len(self.again) + len(self.picked) > 0  # torch 2.6 compiles no bool(tuple)
 
     def fits(self, shape: torch.Size) -> bool:
         """Whether ``(B, head + N + tail, C)`` are all tokens of a call: a plan made from some fits no others."""
