@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.tomadiff-installed
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PYTEST_ARGS ?=
-# What does not need pipelines made by newer versions of others.
+# What does not need pipelines made by newer versions of others; of two families the slow tests too, which compile.
 OLDEST := tests/families/test_families.py tests/families/test_further_brief.py tests/evaluation/test_metrics.py \
 	tests/test_cli.py tests/test_presets.py tests/cost/test_cost.py tests/engine/test_hooks.py tests/steps/test_schedule.py \
 	$(patsubst %,tests/merging/test_%.py,grid plan select unmerge)
@@ -50,6 +50,7 @@ oldest: ## the core and the contract of every family with the oldest versions th
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off \
 		-r .venv-oldest/oldest.txt pytest hypothesis scikit-image scipy -e .
 	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest -m "not slow" $(OLDEST)
+	@HF_HUB_OFFLINE=1 .venv-oldest/bin/python -m pytest tests/families/test_newer.py tests/families/test_further.py -k "Cosmos or SkyReels"
 
 newest: ## the contract and the pipelines of every family with the newest diffusers (an environment of its own)
 	@test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
