@@ -153,10 +153,11 @@ def hunyuan_video15(channels: int = 4) -> Any:
     )  # fmt: skip
 
 
-def hunyuan_image() -> Any:
+def hunyuan_image(refiner: bool = False) -> Any:
+    axes = {"patch_size": (1, 1, 1), "rope_axes_dim": (4, 2, 2)} if refiner else {"rope_axes_dim": (4, 4)}
     return _made(
         "HunyuanImageTransformer2DModel", in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=8,
-        num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, rope_axes_dim=(4, 4),
+        num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, **axes,
     )  # fmt: skip
 
 

@@ -317,6 +317,18 @@ class TestHunyuanImage(ImageBeforeText, ImageContract):
         return {**super().inputs(height, width, seeds), "encoder_attention_mask": valid(seeds)}
 
 
+class TestHunyuanImageRefiner(TestHunyuanImage):
+    """Its images have frames."""
+
+    def model(self) -> nn.Module:
+        return newer.hunyuan_image(refiner=True)
+
+    def inputs(self, height: int, width: int, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
+        own = super().inputs(height, width, seeds)
+        self.grid *= 2
+        return {**own, "hidden_states": noise(seeds, 4, 2, height, width)}
+
+
 # ---------------------------------------------------------------------------------------------- one feed-forward
 @needs("CogView4Transformer2DModel")
 class TestCogView4(ImageContract):

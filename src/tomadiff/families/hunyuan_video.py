@@ -9,6 +9,7 @@ from tomadiff.merging.grid import Grid
 
 ROTARY = Rotary("image_rotary_emb", position=3)
 MASK = Mask("attention_mask", position=2)
+OPS = (Op("attn", "attention", ROTARY, joint=True, mask=MASK), Op("ff", "feed_forward"))
 
 
 def token_layout(model: Any, call: ModelCall) -> TokenLayout:
@@ -23,18 +24,9 @@ FAMILY = Family(
     title="HunyuanVideo",
     models=("HunyuanVideoTransformer3DModel",),
     blocks=(
-        Block(
-            "HunyuanVideoTransformerBlock",
-            ops=(Op("attn", "attention", ROTARY, joint=True, mask=MASK), Op("ff", "feed_forward")),
-            rotary=ROTARY,
-            mask=MASK,
-        ),
+        Block("HunyuanVideoTransformerBlock", OPS, ROTARY, mask=MASK),
         Block("HunyuanVideoSingleTransformerBlock", rotary=ROTARY, mask=MASK),
-        Block(
-            "HunyuanVideoTokenReplaceTransformerBlock",
-            ops=(Op("attn", "attention", ROTARY, joint=True, mask=MASK), Op("ff", "feed_forward")),
-            only_ops=True,
-        ),
+        Block("HunyuanVideoTokenReplaceTransformerBlock", OPS, only_ops=True),
     ),
     stacks=stacks_named("transformer_blocks", "single_transformer_blocks"),
     token_layout=token_layout,

@@ -12,10 +12,16 @@ ROTARY = Rotary("image_rotary_emb", axis=1)
 
 def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
     """From ``num_frames``, ``height`` and ``width``, or from ``video_coords`` ``(B, 3, N)``."""
-    sizes = [call[name] for name in ("height", "width", "num_frames")]
-    coords = call["video_coords"]
-    grid = Grid(*sizes) if all(sizes) else _last_grid(*coords[0]) if isinstance(coords, Tensor) else None
+    grid, coords = named_grid(call), call["video_coords"]
+    if grid is None and isinstance(coords, Tensor):
+        grid = _last_grid(*coords[0])
     return None if grid is None else TokenLayout.flat(grid, head=call.image.shape[1] - grid.tokens)
+
+
+def named_grid(call: ModelCall) -> Grid | None:
+    """As ``num_frames``, ``height`` and ``width`` say in latents, if they are given."""
+    sizes = [call[name] for name in ("height", "width", "num_frames")]
+    return Grid(*sizes) if all(sizes) else None
 
 
 def _last_grid(times: Tensor, rows: Tensor, columns: Tensor) -> Grid | None:

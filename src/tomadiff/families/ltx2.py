@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from tomadiff.families.base import Block, Family, Mask, ModelCall, Op, Rotary, Rows, TokenLayout, stacks_named
-from tomadiff.merging.grid import Grid
+from tomadiff.families.ltx import named_grid
 
 ROTARY = Rotary("query_rotary_emb", axis=-2)  # (B, N, C), or with heads before the tokens
 PER_TOKEN = (  # one time per token where a frame is given
@@ -16,12 +16,9 @@ PER_TOKEN = (  # one time per token where a frame is given
 
 
 def token_layout(_: nn.Module, call: ModelCall) -> TokenLayout | None:
-    """From ``num_frames``, ``height`` and ``width`` in latents."""
-    sizes = [call[name] for name in ("height", "width", "num_frames")]
-    if not all(sizes):
-        return None
-    grid = Grid(*sizes)
-    return TokenLayout.flat(grid, tail=call.image.shape[1] - grid.tokens)
+    """The video, then its references."""
+    grid = named_grid(call)
+    return None if grid is None else TokenLayout.flat(grid, tail=call.image.shape[1] - grid.tokens)
 
 
 FAMILY = Family(

@@ -7,13 +7,14 @@ from typing import Any
 from tomadiff.families.base import Block, Family, ModelCall, Op, Rotary, TokenLayout, stacks_named
 from tomadiff.merging.grid import Grid
 
+ROTARY = Rotary("rotary_emb", position=2, axis=1)
+
 
 def token_layout(model: Any, call: ModelCall) -> TokenLayout:
-    """Videos ``(B, C, F, H, W)`` that the model cuts into patches."""
-    frames, height, width = (
-        size // patch for size, patch in zip(call.image.shape[-3:], model.config.patch_size, strict=True)
-    )
-    return TokenLayout.flat(Grid(height, width, frames))
+    """Videos ``(B, C, F, H, W)``, or images ``(B, C, H, W)``, that the model cuts into patches."""
+    sizes = zip(call.image.shape[2:], model.config.patch_size, strict=True)
+    *frames, height, width = (size // patch for size, patch in sizes)
+    return TokenLayout.flat(Grid(height, width, *frames))
 
 
 FAMILY = Family(
@@ -28,12 +29,8 @@ FAMILY = Family(
     blocks=(
         Block(
             "WanTransformerBlock",
-            ops=(
-                Op("attn1", "attention", Rotary("rotary_emb", position=2, axis=1)),
-                Op("attn2", "cross_attention"),
-                Op("ffn", "feed_forward"),
-            ),
-            rotary=Rotary("rotary_emb", position=2, axis=1),
+            ops=(Op("attn1", "attention", ROTARY), Op("attn2", "cross_attention"), Op("ffn", "feed_forward")),
+            rotary=ROTARY,
         ),
     ),
     stacks=stacks_named("blocks"),
