@@ -129,7 +129,7 @@ def _modular(blocks: str, model: Callable[[], Any], **parts: Callable[[], Any]) 
     return pipe
 
 
-def _flux2_vae() -> Any:
+def flux2_vae() -> Any:
     kinds = {"down_block_types": ("DownEncoderBlock2D",), "up_block_types": ("UpDecoderBlock2D",)}
     return diffusers.AutoencoderKLFlux2(block_out_channels=(4,), norm_num_groups=2, latent_channels=1, **kinds).eval()
 
@@ -161,7 +161,7 @@ KINDS = {
     ),
     "flux2": Newer("Flux2Pipeline", partial(_usual, "Flux2Pipeline", newer.flux2), _plain),
     "flux2_klein": Newer(
-        "Flux2KleinPipeline", partial(_usual, "Flux2KleinPipeline", newer.flux2, vae=_flux2_vae), _unequal,
+        "Flux2KleinPipeline", partial(_usual, "Flux2KleinPipeline", newer.flux2, vae=flux2_vae), _unequal,
         {"guidance_scale": 4.0}, {"guidance_scale": 1.0}, pixels=2,
     ),
     "krea2": Newer(

@@ -1,4 +1,4 @@
-"""The families of ``test_further.py`` through their pipelines, as in ``test_newer_pipelines.py``."""
+"""The families of ``test_further.py`` through their pipelines; those of ``test_newer_pipelines.py`` through others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import diffusers
 import PIL.Image
 import pytest
 import torch
+import transformers
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from tests import denoisers, newer, tiny
+from tests import denoisers, newer, newer_pipelines, tiny
 from tests.evaluation.networks import ClipImages
 from tests.families.test_newer_pipelines import check_merges_and_is_restored
 from tests.newer import TEXT, WIDTH
@@ -192,6 +194,39 @@ def ernie_image() -> Drawn:
     return usual("ErnieImagePipeline", newer.ernie_image(), {**texts, **SQUARE})
 
 
+def qwen_image21() -> Drawn:
+    """Its encoder is not asked, but its processor is, how long the system's prompt is."""
+    letters = [*sorted(ByteLevel.alphabet()), "<|image_pad|>"]
+    tokenizer = transformers.Qwen2Tokenizer(vocab={one: place for place, one in enumerate(letters)}, merges=[])
+    processor = transformers.LlavaProcessor(ClipImages(), tokenizer, chat_template="{{ messages[0]['role'] }}")
+    call = {**words("{}_mask", torch.bool), **SQUARE, "true_cfg_scale": 4.0}
+    vae = diffusers.AutoencoderKLQwenImage21(
+        base_dim=4, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, latents_mean=[0.0] * 4, latents_std=[1.0] * 4
+    )
+    return usual("QwenImage21Pipeline", newer.qwen_image21(), call, vae=vae, processor=processor)
+
+
+def flux2_klein_kv() -> Drawn:
+    """Keys and values of a reference are kept from the first step on."""
+    image = PIL.Image.new("RGB", (64, 64), "orange")
+    call = {"prompt_embeds": embeddings(1, TEXT, WIDTH), "image": image, "height": 16, "width": 20}
+    return usual("Flux2KleinKVPipeline", newer.flux2(), call, vae=newer_pipelines.flux2_vae())
+
+
+def cosmos2() -> Drawn:
+    call = {**words(), "height": 128, "width": 160}
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(use_karras_sigmas=True)
+    parts = {"vae": wan_vae(), "safety_checker": Unchecked()}
+    return usual("Cosmos2TextToImagePipeline", newer.cosmos(), call, scheduler, **parts)
+
+
+class Unchecked:
+    """In the place of Cosmos' guardrail, a package of its own; of embeddings and latents it checks nothing."""
+
+    def to(self, device: Any) -> None:
+        """Nothing to move."""
+
+
 def other(name: str) -> Callable[[], Drawn]:
     """A pipeline that forecasts are tested on."""
 
@@ -224,6 +259,9 @@ BUILDERS: dict[str, Callable[[], Drawn]] = {
     "ErnieImagePipeline": ernie_image,
     "CogVideoXPipeline": other("cogvideox"),
     "AuraFlowPipeline": other("aura_flow"),
+    "QwenImage21Pipeline": qwen_image21,
+    "Flux2KleinKVPipeline": flux2_klein_kv,
+    "Cosmos2TextToImagePipeline": cosmos2,
 }
 
 
