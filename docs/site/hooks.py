@@ -9,7 +9,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-_LINK = re.compile(r"(\]\()((?:\.\./)+[^)\s#]*)(#[^)]*)?(\))")
+_LINK = re.compile(r"\[([^\[\]]*)\]\(((?:\.\./)+[^)\s#]*)(#[^)]*)?\)")
 
 
 def public_names() -> list[str]:
@@ -49,8 +49,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             return match[0]
         if not target.exists():
             raise PluginError(f"{page.file.src_path}: {match[2]} is not there.")
+        if not config.repo_url:
+            return match[1]
         kind = "tree" if target.is_dir() else "blob"
-        return f"{match[1]}{config.repo_url}/{kind}/main/{target.relative_to(ROOT)}{match[3] or ''}{match[4]}"
+        return f"[{match[1]}]({config.repo_url}/{kind}/main/{target.relative_to(ROOT)}{match[3] or ''})"
 
     return _LINK.sub(outside, markdown)
 

@@ -67,6 +67,11 @@ class Visit(Opened):
     def type(self, field: str, value: str) -> None:
         self.page.locator(f"#{field} :is(textarea, input)").first.fill(value)
 
+    def merge(self, method: str = "ToMA") -> None:
+        """Choose a method that merges, and wait for its ratio."""
+        self.choose("method", method)
+        self.page.locator("#ratio").wait_for()
+
     def frugal(self, steps: int = 2, side: int = 64) -> None:
         """Few steps and a small image."""
         if not self.page.locator("#width").is_visible():
@@ -139,6 +144,7 @@ def unpatched(model: Model) -> np.ndarray:
 
 def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     visit.frugal(steps=3)
+    visit.merge()
     visit.type("prompt", "an owl on a red background")
     slider = visit.page.locator("#ratio input[type=range]")
     slider.focus()
@@ -150,7 +156,7 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     assert before.shape == after.shape == (64, 64, 3)
     assert not np.array_equal(before, after)
     cards = visit.cards()
-    assert set(cards) >= {"unmerged", "merged", "speed-up", "PSNR dB", "SSIM"}
+    assert set(cards) >= {"in full", "merged", "speed-up", "PSNR dB", "SSIM"}
     assert float(cards["PSNR dB"]) < 100
     assert cards["speed-up"].endswith("×")
 
@@ -171,12 +177,12 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     visit.changed("#note p", note)
     assert "block 4, step 2" in visit.text("#note p")
 
-    # A smaller ratio: the unmerged image is cached, the merged one is nearer to it.
+    # A smaller ratio: the full image is cached, the merged one is nearer to it.
     visit.page.locator("#ratio input[type=number]").fill("0.2")
     visit.page.locator("#ratio input[type=number]").blur()
     visit.press()
     assert np.array_equal(visit.image("#pair", 0), before)
-    assert "unmerged, cached" in visit.cards()
+    assert "in full, cached" in visit.cards()
     assert "speed-up" not in visit.cards(), "a time that was kept is compared with nothing"
     assert float(visit.cards()["PSNR dB"]) > float(cards["PSNR dB"])
 
@@ -195,16 +201,34 @@ def test_type_slide_press_compare_and_look_around(visit: Visit) -> None:
     assert shares == ["0%", "20%", "25%", "50%", "75%"]
 
 
+def test_what_we_recommend_comes_first(visit: Visit) -> None:
+    """One press, and nothing to choose: the page says which steps were computed, and shows no map of merging."""
+    assert visit.page.locator("#method input").input_value().startswith("Recommended")
+    assert not visit.page.locator("#ratio").is_visible()
+    visit.frugal(steps=10)
+    assert not visit.page.locator("#forecast").is_visible()
+    visit.press()
+    assert {"in full", "forecast", "speed-up", "PSNR dB"} <= set(visit.cards())
+    assert re.match(r"Recommended for 10 steps: .* of 10 steps computed", visit.text("#cards p"))
+    assert visit.page.locator("#cards .steps span").count() == 10
+    assert not visit.page.locator("#map").is_visible()
+    visit.tab("Python")
+    code = visit.page.locator("#code .cm-content")
+    code.wait_for()
+    assert "patch = tomadiff.apply(pipe)\n" in code.inner_text()
+
+
 @pytest.mark.slow
 def test_nothing_merged_is_the_same_image(visit: Visit) -> None:
     visit.frugal()
+    visit.merge()
     visit.page.locator("#ratio input[type=number]").fill("0")
     visit.page.locator("#ratio input[type=number]").blur()
     visit.press()
     assert np.array_equal(visit.image("#pair", 0), visit.image("#pair", 1))
     assert visit.cards()["PSNR dB"] == "equal"
     assert "speed-up" not in visit.cards(), "nothing was done differently"
-    assert visit.text("#note p") == "Nothing merged here."
+    assert not visit.page.locator("#map").is_visible()
 
 
 @pytest.mark.slow
@@ -226,6 +250,7 @@ def test_a_wrong_value_is_said_next_to_its_field_and_generates_nothing(visit: Vi
 
 @pytest.mark.slow
 def test_fifty_is_not_a_share(visit: Visit) -> None:
+    visit.merge()
     visit.page.locator("#ratio input[type=number]").fill("50")
     visit.page.locator("#ratio input[type=number]").blur()
     visit.page.get_by_text("0.5 is half").last.wait_for()
@@ -243,6 +268,7 @@ def test_what_to_know_about_prompts_is_said(visit: Visit) -> None:
 @pytest.mark.slow
 def test_a_forecast_says_which_steps_it_computed(visit: Visit) -> None:
     visit.frugal(steps=12)
+    visit.merge()
     for part, value in (("ratio", "0"), ("forecast", "0.3")):
         visit.page.locator(f"#{part} input[type=number]").fill(value)
         visit.page.locator(f"#{part} input[type=number]").blur()
@@ -266,7 +292,7 @@ def test_everything_can_be_done_by_keyboard_and_has_a_name(visit: Visit) -> None
     visit.page.keyboard.type("!")
     visit.page.keyboard.press("Enter")
     visit.page.locator("#cards .card").first.wait_for()
-    handle = visit.page.get_by_role("slider", name="Share of the unmerged image")
+    handle = visit.page.get_by_role("slider", name="Share of the full image")
     handle.focus()
     places = [cut(visit.page)]
     for key in ("ArrowLeft", "ArrowLeft", "Home", "End"):
@@ -315,6 +341,7 @@ CLIPPED = """() => [...document.querySelectorAll("#controls input, #controls but
 def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> None:
     with Visit(browser, address, viewport={"width": 390, "height": 844}, has_touch=True) as visit:
         visit.frugal()
+        visit.merge()
         assert visit.page.evaluate(CLIPPED) == []
         visit.press()
         for name in ("Images", "Python", "Trade-off"):
@@ -351,7 +378,7 @@ def started(visit: Visit, seed: int) -> None:
     visit.frugal(steps=200)
     visit.type("seed", str(seed))
     visit.page.locator("#generate").click()
-    visit.page.locator("#pair").get_by_text(re.compile(r"unmerged - [1-9.]")).wait_for()
+    visit.page.locator("#pair").get_by_text(re.compile(r"in full - [1-9.]")).wait_for()
 
 
 def idle(model: Model, seconds: float = 60) -> bool:
@@ -379,9 +406,7 @@ def test_closing_the_tab_cancels(browser: Any, address: str, model: Model, sessi
         started(visit, seed=102)
         assert model.lock.locked()
     assert idle(model)
-    assert (
-        session._unmerged.get(ImageSettings("emoji-sdxl", "a tiger", 102, 200, 64, 64)) is None
-    )  # nor was that finished
+    assert session._full.get(ImageSettings("emoji-sdxl", "a tiger", 102, 200, 64, 64)) is None  # nor was that finished
     assert np.array_equal(unpatched(model), before)
 
 
@@ -437,6 +462,7 @@ def test_twenty_requests_in_a_row_leave_everything_as_it_was(
 ) -> None:
     before, dice, sizes = unpatched(model), random.Random(0), []
     methods = [
+        "Recommended: forecast steps",
         "ToMA",
         "ToMA as in the paper",
         "ToMA stripe",
@@ -450,8 +476,9 @@ def test_twenty_requests_in_a_row_leave_everything_as_it_was(
         visit.type("seed", str(1000 + turn))
         visit.type("prompt", dice.choice(["a fox", "a panda on a pink background", "🦊 < & >"]))
         visit.choose("method", dice.choice(methods))
-        visit.page.locator("#ratio input[type=number]").fill(f"{dice.randrange(1, 16) * 0.05:.2f}")
-        visit.page.locator("#ratio input[type=number]").blur()
+        if visit.page.locator("#ratio").is_visible():
+            visit.page.locator("#ratio input[type=number]").fill(f"{dice.randrange(1, 16) * 0.05:.2f}")
+            visit.page.locator("#ratio input[type=number]").blur()
         visit.press()
         sizes.append(resident())
     assert np.array_equal(unpatched(model), before)

@@ -51,7 +51,7 @@ def test_with_weights_everything_is_written_and_said(tmp_path: Path, monkeypatch
     for name in ("index.html", "grid.png", "merge_map.png"):
         assert name in result.output
         assert (tmp_path / name).stat().st_size > 1000
-    for way in ("in full", "apply(pipe)", "speedup=2", "ratio=0.25", "ratio=0.75"):
+    for way in ("in full", "apply(pipe)", "speedup=2", "ToMA, 25%", "ToMA, 75%"):
         assert way in result.output
     assert result.output.count("×") >= 4, "a speed-up of each way but the full one"
     again = CliRunner().invoke(app, asked, env=WIDE)  # in the same folder, and anew

@@ -63,7 +63,7 @@ def test_a_row_that_fails_is_told_and_the_tables_are_written(
     assert result.exit_code == 1
     assert "paper-pinv 50%, 'a fox on a blue background', seed 0 failed: did not converge" in result.stderr
     (table,) = json.loads((tmp_path / "paper.json").read_text())["tables"]
-    assert [row[0][0] for row in table["rows"]] == ["unmerged", "ToMA (paper)"]
+    assert [row[0][0] for row in table["rows"]] == ["in full", "ToMA (paper)"]
     assert any("did not converge" in note for note in table["notes"])
     monkeypatch.undo()
     again = invoke(tmp_path, "--model", str(model), "--tables", "6", *SMALL)

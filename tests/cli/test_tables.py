@@ -15,7 +15,7 @@ from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.metrics.table import METRICS, Results, Row
 from tomadiff.evaluation.report.report import load_runs
-from tomadiff.evaluation.runs.variants import Variant
+from tomadiff.evaluation.runs.record import Sample
 
 
 def console(width: int = 80, to_file: bool = False) -> Console:
@@ -120,12 +120,22 @@ def test_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert max(len(line) for line in text.splitlines() if "│" in line) <= 80
 
 
+def test_what_the_demo_says_of_ways_that_gain_nothing(tmp_path: Path) -> None:
+    """Where nothing was left out, and where making plans takes longer than they save."""
+    run = painted_run(tmp_path / "run", prompts=["a lake"])
+    image = run.image(next(iter(run.samples())))
+    run.add(Sample("recommended", 0, "a lake", 0, 2.1, 2e12), image)
+    run.add(Sample("toma", 0.1, "a lake", 0, 2.2, 1.9e12), image)
+    told = demo._sentences(run, load_runs([run.folder])[0])
+    assert any(line.startswith("apply(pipe): nothing is left out") for line in told)
+    assert told[-1].startswith("Slower than in full: ToMA, 10%. ")
+
+
 def test_demo(tmp_path: Path) -> None:
     told = console()
     run = painted_run(tmp_path / "run")
     measure(run, networks={})
-    ways = [demo.Way(Variant(), "in full", "All."), demo.Way(Variant.named("toma", 0.5), "ratio=0.5", "Half.")]
-    demo._show(told, run, load_runs([run.folder])[0], ways)
+    demo._show(told, run, load_runs([run.folder])[0])
     text = printed(told)
-    assert {"ratio=0.5", "1.33×", "75%"} <= words(text)
-    assert "ratio=0.5: Half." in text
+    assert {"ToMA, 50%", "1.33×", "75%"} <= words(text)
+    assert max(map(len, text.splitlines())) <= 80

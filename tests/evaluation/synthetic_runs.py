@@ -24,7 +24,7 @@ def painted_run(
     """Landscapes that blur as more tokens merge."""
     run = Run.begin(
         folder,
-        {"model": "painted", "call": {"steps": 4}},
+        {"model": "painted", "call": {"num_inference_steps": 4}},
         {"cpu": "a brush", "torch": "0"},
     )
     for place, prompt in enumerate(prompts):

@@ -43,7 +43,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
 def test_a_table_of_images_has_the_rows_that_were_generated(loaded: LoadedRun) -> None:
     outcome = measured_outcome(EXPERIMENT, loaded, ["left out todo"])
     assert [[value for value, _ in row[:3]] for row in outcome.rows] == [
-        ["unmerged", "0%", "10"], ["ToMA", "50%", "10"], ["ToMA", "75%", "10"],
+        ["in full", "0%", "10"], ["ToMA", "50%", "10"], ["ToMA", "75%", "10"],
     ]  # fmt: skip
     assert outcome.headings[-1] == "MSE ↓"  # of the pixel metrics, the one that the paper shows
     assert outcome.rows[1][-1][1].startswith("[")

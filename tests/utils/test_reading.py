@@ -219,7 +219,7 @@ def test_no_file_of_a_run_is_read_or_written_elsewhere(name: str, copy: Run) -> 
         report(copy)
     if name != "summary.json":
         with pytest.raises(RunError, match="leads out of its folder"):
-            Run.begin(copy.folder, {"model": "painted", "call": {"steps": 4}}, {}).samples()
+            Run.begin(copy.folder, {"model": "painted", "call": {"num_inference_steps": 4}}, {}).samples()
 
 
 def test_pipes_and_circles_are_not_waited_for(copy: Run) -> None:

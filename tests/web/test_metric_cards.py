@@ -30,13 +30,13 @@ def test_a_network_adds_its_distance() -> None:
     assert apart(image(7), image(8), {"judge": judge})["judge"] > 1e-4
 
 
-def test_cards_tell_times_speed_up_and_where_the_unmerged_image_is_from() -> None:
+def test_cards_tell_times_speed_up_and_where_the_full_image_is_from() -> None:
     shown = cards(3.0, 2.0, {"psnr": 21.5}, note="10 of 20 steps computed")
-    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "unmerged", "10 of 20 steps"):
+    for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "in full", "10 of 20 steps"):
         assert words in shown
     assert "cached" not in shown
     kept = cards(3.0, 2.0, {}, reused=True)
-    assert "unmerged, cached" in kept
+    assert "in full, cached" in kept
     assert "×" not in kept, "a time of another go is compared with nothing"
     assert "×" not in cards(3.0, 2.0, {}, title="")
 

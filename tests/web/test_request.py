@@ -66,6 +66,15 @@ def test_a_forecast_is_another_request() -> None:
     assert plain != forecast
 
 
+def test_what_is_recommended_leaves_nothing_to_choose() -> None:
+    """Fields that are hidden, and whatever is in them, change nothing."""
+    requests = {read({**GOOD, "method": "recommended", "ratio": ratio, "forecast": tolerance}, CANVAS)
+                for ratio, tolerance in ((0.5, 0.0), (50, 0.3), (None, None))}  # fmt: skip
+    (request,) = requests
+    assert isinstance(request, ImageRequest)
+    assert request.variant == Variant.named("recommended")
+
+
 def test_a_ratio_that_is_too_much_for_the_method_is_told_at_the_ratio() -> None:
     assert isinstance(read({**GOOD, "ratio": 0.9}, CANVAS), ImageRequest)
     wrong = read({**GOOD, "ratio": 0.9, "method": "tomesd"}, CANVAS)

@@ -13,10 +13,10 @@ from tomadiff import embedded
 from tomadiff.engine.model import MARK
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.evaluation.runs import models
-from tomadiff.evaluation.runs.variants import Variant
+from tomadiff.evaluation.runs.variants import RECOMMENDED, Variant
 from tomadiff.web.progress import Stopped
 from tomadiff.web.request import ImageRequest, ImageSettings
-from tomadiff.web.session import Model, Session
+from tomadiff.web.session import TOLERANCES, Model, Session
 
 SETTINGS = ImageSettings("tiny", "a fox", seed=3, steps=3, width=64, height=64)
 REQUEST = ImageRequest(SETTINGS, Variant.named("toma", 0.5))
@@ -62,19 +62,43 @@ def test_forecast_steps_are_another_image_and_come_off_again(session: Session, m
     compared = session.compare(forecast)
     assert compared.before.image.tobytes() != compared.after.image.tobytes()
     assert "of 8 steps computed" in compared.after.summary
+    assert compared.after.pattern.forecast
     assert "forecast=1," in model.python(forecast)
     assert np.array_equal(unpatched(model), plain)
+
+
+def test_what_is_recommended_is_one_line_without_settings(session: Session, model: Model) -> None:
+    request = ImageRequest(replace(SETTINGS, steps=10), Variant.named(RECOMMENDED))
+    after = session.compare(request).after
+    assert after.pattern.forecast
+    assert after.why.startswith("recommended for 10 steps")
+    assert after.maps == {}
+    assert "patch = tomadiff.apply(pipe)\n" in model.python(request)
+
+
+def test_of_few_steps_nothing_is_forecast_and_the_reason_is_said(session: Session) -> None:
+    after = session.compare(ImageRequest(SETTINGS, Variant.named(RECOMMENDED))).after
+    assert not after.pattern.forecast
+    assert after.why.startswith("nothing is recommended for 3 steps")
+
+
+def test_the_curve_of_what_is_recommended_has_other_forecasts(session: Session) -> None:
+    request = ImageRequest(replace(SETTINGS, steps=10), Variant.named(RECOMMENDED))
+    found = list(session.curve(request, [0.25, 0.5]))
+    assert found[0].request == request
+    assert [one.request.variant.tolerance for one in found[1:]] == list(TOLERANCES)
+    assert found[1].after.pattern.share >= found[-1].after.pattern.share
 
 
 def test_moving_the_slider_generates_only_the_merged_image_again(session: Session) -> None:
     told: list[tuple[int, int, str]] = []
     first = session.compare(at(0.5, seed=11), lambda *progress: told.append(progress))
-    assert {what for _, _, what in told} >= {"unmerged", "merged"}
-    assert told[-1] == (6, 6, "merged")
+    assert {what for _, _, what in told} >= {"in full", "with tomadiff"}
+    assert told[-1] == (6, 6, "with tomadiff")
     told.clear()
     second = session.compare(at(0.25, seed=11), lambda *progress: told.append(progress))
-    assert {what for _, _, what in told} == {"merged"}
-    assert told[-1] == (3, 3, "merged")
+    assert {what for _, _, what in told} == {"with tomadiff"}
+    assert told[-1] == (3, 3, "with tomadiff")
     assert second.before is first.before
     assert (first.reused, second.reused) == (False, True)
     for change in ({"seed": 12}, {"steps": 2}, {"width": 72}, {"prompt": "an owl"}):
@@ -85,7 +109,7 @@ def test_no_more_is_cached_than_was_allowed(model: Model) -> None:
     session = Session([model], cached=2)
     for seed in range(4):
         session.compare(at(0.5, seed=seed, steps=1))
-    assert len(session._unmerged) == len(session._merged) == 2
+    assert len(session._full) == len(session._merged) == 2
     assert session.cached(at(0.5, seed=0, steps=1)) is None
     assert session.cached(at(0.5, seed=3, steps=1)) is not None
 
@@ -116,7 +140,7 @@ def test_the_curve_generates_what_is_not_at_hand(session: Session) -> None:
     found = list(session.curve(at(0.5, seed=21), [0.25, 0.5], lambda *progress: told.append(progress)))
     assert [one.request.variant.ratio for one in found] == [0.25, 0.5]
     assert found[1] is half
-    assert told[-1] == (3, 3, "merged")
+    assert told[-1] == (3, 3, "with tomadiff")
     assert found[0].metrics["psnr"] > found[1].metrics["psnr"]
 
 

@@ -27,6 +27,13 @@ def test_an_ordinary_schedule_goes_without_saying() -> None:
     assert "schedule=tomadiff.Schedule(destinations_every=1, weights_every=1)" in rare
 
 
+def test_without_a_method_nothing_is_said_of_one() -> None:
+    source, usual = origin("emoji-sdxl", ON_CPU, embedded=True), named("toma")[1]
+    recommended, forecast = (three_lines(source, None, usual, "a fox", 0, {}, tolerance) for tolerance in (0, 0.1))
+    assert "tomadiff.apply(pipe)\n" in recommended
+    assert "tomadiff.apply(pipe, forecast=0.1)\n" in forecast
+
+
 @pytest.mark.parametrize("prompt", ['a "fox"', "it's\nhere", "\\", "🦊 {x} %s", '"""; import os #'])
 def test_any_prompt_stays_a_prompt(prompt: str) -> None:
     lines = three_lines(

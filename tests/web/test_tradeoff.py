@@ -1,7 +1,7 @@
 import pytest
 from PIL import Image
 
-from tomadiff.web.tradeoff import Shot, curves, ratios
+from tomadiff.web.tradeoff import COMPUTED, Shot, curves, ratios
 
 
 def shot(ratio: float, seconds: float, **numbers: float) -> Shot:
@@ -22,8 +22,15 @@ def test_images_curves_and_table_tell_the_same() -> None:
     assert told.count("<svg") == 4  # two metrics, over tokens and over seconds
     assert told.count("<tr>") == 4
     assert "ToMA &lt;tile&gt;, 50% merged: 20.00 in 1.00 s" in told
-    assert "×" not in told, "the unmerged image's time is from another go"
+    assert "×" not in told, "the full image's time is from another go"
     assert "judge" in told
+
+
+def test_forecasts_are_placed_by_the_steps_that_were_computed() -> None:
+    told = curves("forecast", shot(1.0, 4.0), [shot(0.6, 2.5, psnr=40.0), shot(0.4, 1.9, psnr=33.0)], COMPUTED)
+    assert "PSNR dB over the share of steps computed" in told
+    assert told.index("40% of the steps") < told.index("60% of the steps")
+    assert "merged" not in told
 
 
 def test_one_point_is_a_curve_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -21,6 +21,7 @@ from tomadiff.utils.writing import require_folder
 if TYPE_CHECKING:
     from PIL import Image
 
+    from tomadiff.evaluation.metrics.table import Row
     from tomadiff.evaluation.report.figures import MergeSample
     from tomadiff.evaluation.report.report import LoadedRun
     from tomadiff.evaluation.runs.record import Run
@@ -73,34 +74,18 @@ def demo(
 
 
 # ---------------------------------------------------------------------------------------------- with a pipeline
-class Way(NamedTuple):
-    """One column: a variant, the line of Python that does it, and what it is."""
-
-    variant: Variant
-    python: str
-    about: str
-
-
-def _ways(pipe: Any, call: dict[str, Any], prompt: str, console: Console) -> list[Way]:
-    """What we recommend first, then a budget, then merging alone."""
+def _ways(pipe: Any, call: dict[str, Any], prompt: str, console: Console) -> list[Variant]:
+    """In full, what we recommend, a budget, then merging alone."""
     from tomadiff.cost.budget import Budget
     from tomadiff.evaluation.runs.prompts import Prompt
     from tomadiff.evaluation.runs.variants import RECOMMENDED, Variant, within
 
-    ways = [
-        Way(Variant(), "in full", "Every step is computed with every token."),
-        Way(Variant.named(RECOMMENDED), "apply(pipe)", "What we recommend: steps that can be foreseen are forecast."),
-    ]
+    ways = [Variant(), Variant.named(RECOMMENDED)]
     try:
-        budget = within(pipe, RECOMMENDED, Budget(speedup=2.0), Prompt(prompt), call)
+        ways.append(within(pipe, RECOMMENDED, Budget(speedup=2.0), Prompt(prompt), call))
     except SettingError as problem:  # with few steps there is not enough to leave out
         console.print(f"speedup=2 is left out. {problem}", markup=False)
-    else:
-        ways.append(Way(budget, "speedup=2", "Half of the time: more is left out, and the image moves further away."))
-    for ratio in RATIOS:
-        about = f"ToMA alone: {ratio:.0%} of the tokens merge before each layer, at every step."
-        ways.append(Way(Variant.named("toma", ratio), f"ratio={ratio:g}", about))
-    return ways
+    return [*ways, *(Variant.named("toma", ratio) for ratio in RATIOS)]
 
 
 def _pipeline(
@@ -119,16 +104,25 @@ def _pipeline(
         save_image(grid, out / "grid.png", optimize=True)
         save_image(merged, out / "merge_map.png", optimize=True)
         note = f"“{prompts[0]}”, the plan of the last step in the first block that merges."
-        notes = " ".join(_sentences(run, loaded, ways))
-        figures = [Figure("The images", grid, notes), Figure("What merged", merged, note)]
+        figures = [
+            Figure("Side by side", grid, "\n".join(_sentences(run, loaded))),
+            Figure("What merged", merged, note),
+        ]
         write([loaded], out / "index.html", "The same image, sooner", figures=figures)
-    _show(console, run, loaded, ways)
+    _show(console, run, loaded)
     for name, what in (("index.html", "page"), ("grid.png", "grid"), ("merge_map.png", "map of what merged")):
         console.print(f"The {what} is in [bold]{out / name}[/bold]")
+    console.print("Your own prompts: tomadiff web. Your own pipeline: tomadiff.apply(pipe).", highlight=False)
 
 
 def _generated(
-    pipe: Any, model: str, call: dict[str, Any], folder: Path, prompts: Sequence[str], seed: int, ways: Sequence[Way]
+    pipe: Any,
+    model: str,
+    call: dict[str, Any],
+    folder: Path,
+    prompts: Sequence[str],
+    seed: int,
+    ways: Sequence[Variant],
 ) -> Run:
     """Generate all images anew (times of another day would mislead) and measure their pixels."""
     from tomadiff.evaluation.metrics.measure import measure
@@ -142,24 +136,25 @@ def _generated(
         shutil.rmtree(folder)
     about = models.describe(model, pipe)
     run = Run.begin(folder, {**about, "call": call}, environment(about["device"], about["dtype"]))
-    batches = tasks(prompts, [seed], [way.variant for way in ways])
+    batches = tasks(prompts, [seed], ways)
     with bar(len(batches)) as advance:
         run_tasks(pipe, run, batches, call, about, advance, meter(pipe, batches[0][0].prompt, seed, call))
     measure(run, networks={})
     return run
 
 
-def _grid(run: Run, prompts: Sequence[str], seed: int, ways: Sequence[Way]) -> Image.Image:
+def _grid(run: Run, prompts: Sequence[str], seed: int, ways: Sequence[Variant]) -> Image.Image:
     from tomadiff.evaluation.report.overlay import image_grid
+    from tomadiff.evaluation.report.report import label_of
     from tomadiff.evaluation.runs.record import sample_key
 
     samples = run.samples()
     rows = []
     for prompt in dict.fromkeys(prompts):
-        own = [samples[sample_key(*way.variant.group, prompt, seed)] for way in ways]
+        own = [samples[sample_key(*way.group, prompt, seed)] for way in ways]
         notes = ["", *(f"{one.metrics['psnr']:.1f} dB, {one.flops / own[0].flops:.0%} of FLOPs" for one in own[1:])]
         rows.append((prompt, [run.image(one.key) for one in own], notes))
-    return image_grid(rows, [way.python for way in ways])
+    return image_grid(rows, [label_of(*way.group) for way in ways])
 
 
 def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> Image.Image:
@@ -179,34 +174,66 @@ def _map(pipe: Any, run: Run, call: dict[str, Any], prompt: str, seed: int) -> I
     return merge_overlay(run.image(sample_key("baseline", 0.0, prompt, seed)), generated)
 
 
-def _show(console: Console, run: Run, loaded: LoadedRun, ways: Sequence[Way]) -> None:
-    full = loaded.results.rows[0]
-    rows = []
-    for way in ways:
-        row, fast = loaded.results.row(*way.variant.group), loaded.speed_ups.get(way.variant.group)
-        psnr = row.metrics.get("psnr")
+def _show(console: Console, run: Run, loaded: LoadedRun) -> None:
+    from tomadiff.evaluation.report.report import label_of
+
+    full, rows = loaded.results.rows[0], []
+    for row in loaded.results.rows:
+        fast, psnr = loaded.speed_ups.get((row.method, row.ratio)), row.metrics.get("psnr")
         gain, near = f"{fast.value:.2f}×" if fast else "–", f"{psnr.value:.1f} dB" if psnr else "–"
-        rows.append([way.python, f"{row.seconds:.2f}", gain, f"{row.flops / full.flops:.0%}", near])
+        cells = [f"{row.seconds:.2f}", gain, f"{row.flops / full.flops:.0%}", near]
+        rows.append([label_of(row.method, row.ratio), *cells])
     headings = ("way", "seconds", "speed-up", "FLOPs", "PSNR")
-    print_table(console, headings, rows, f"{run.config['model']} against the full image, one thread of a CPU")
-    for line in _sentences(run, loaded, ways):
-        console.print(line, markup=False, highlight=False)
+    print_table(console, headings, rows, f"{_what(run, full.count)}, one thread of a CPU")
+    for line in _sentences(run, loaded):
+        console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
-def _sentences(run: Run, loaded: LoadedRun, ways: Sequence[Way]) -> list[str]:
+def _what(run: Run, prompts: int) -> str:
+    """What was generated, in a few words."""
+    call, images = run.config["call"], "1 prompt" if prompts == 1 else f"{prompts} prompts"
+    size = f", {call['width']}²" if "width" in call else ""
+    return f"{run.config['model']}: {images}, {call['num_inference_steps']} steps{size}"
+
+
+ABOUT = {
+    "baseline": "every step is computed, with every token.",
+    "recommended": "what we recommend: steps that can be foreseen are forecast, not computed.",
+    "recommended-speedup=2": "apply(pipe, speedup=2), the settings that are expected to take half of the time.",
+    "toma": "apply(pipe, 0.25) and so on: this share of the tokens merges before each layer, at every step.",
+}
+METRICS = (
+    "seconds: of the median image. speed-up: against the full image of the same prompt, the mean. FLOPs: what is left. "
+    "PSNR: how near to the full image, the mean; larger is nearer, and above 40 dB a difference is hard to see."
+)
+IDLE = "nothing is left out with so few steps, so its time is that of the full image."
+
+
+def _sentences(run: Run, loaded: LoadedRun) -> list[str]:
     """One for each way, and why some of them are slower."""
-    told = [f"{way.python}: {way.about}" for way in ways]
-    told.append("Seconds are of the median image; PSNR is the mean distance from the full images, larger is nearer.")
-    slow = [way.python for way in ways[1:] if (fast := loaded.speed_ups.get(way.variant.group)) and fast.value < 1]
-    if slow:
-        call = run.config["call"]
-        size = f"{call['width']}²" if "width" in call else "This size"
-        told.append(
-            f"Slower than the full model: {', '.join(slow)}. {size} is a small image: making plans takes longer than "
-            "merging saves. The guard would leave those tokens unmerged, and is off here to show them. "
-            "On SDXL at 1024² a step is 1.28 to 2.67 times as fast (docs/results/speed.md, the paper's settings)."
-        )
-    return told
+    from tomadiff.evaluation.report.report import label_of, title_of
+
+    full, *others = loaded.results.rows
+    told = [f"{title_of(name)}: {ABOUT[name]}" for name in dict.fromkeys(row.method for row in loaded.results.rows)]
+    idle = [row for row in others if row.flops >= full.flops]
+    slow = [row for row in others if row not in idle and _speed_up(loaded, row) < 1]
+    told += [METRICS, *(f"{title_of(row.method)}: {IDLE}" for row in idle)]
+    return [*told, _why_slow(run, [label_of(row.method, row.ratio) for row in slow])] if slow else told
+
+
+def _speed_up(loaded: LoadedRun, row: Row) -> float:
+    fast = loaded.speed_ups.get((row.method, row.ratio))
+    return 1.0 if fast is None else fast.value
+
+
+def _why_slow(run: Run, names: Sequence[str]) -> str:
+    size = f"{run.config['call']['width']}²" if "width" in run.config["call"] else "This size"
+    return (
+        f"Slower than in full: {'; '.join(names)}. {size} is a small image: choosing what merges takes longer than "
+        "merging saves. Outside of this demo, the guard of apply() leaves such tokens unmerged. On the full-size SDXL "
+        "at 1024², a step with 25, 50 and 75% merged is 1.28, 1.75 and 2.67 times as fast on a CPU, with the paper's "
+        "settings (docs/results/speed.md)."
+    )
 
 
 # ---------------------------------------------------------------------------------------------- without one

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tomadiff.evaluation.report.markup import Markup, tag
+from tomadiff.evaluation.runs.variants import RECOMMENDED
 from tomadiff.methods.registry import CATALOGUE
 from tomadiff.web.maps import VIEWS
-from tomadiff.web.request import FIELDS
+from tomadiff.web.request import FIELDS, has_settings
 from tomadiff.web.session import Model, Session
 from tomadiff.web.tradeoff import RATIOS
 
-LEAD = "One image, generated twice from the same noise: with all of its tokens, and with some of them merged."
+LEAD = "One image, generated twice from the same noise: in full, and with steps forecast or tokens merged."
 EMOJI = ("a fox on a blue background", "a panda on a pink background", "a strawberry on a white background")
 SCENES = ("a fox in the snow", "a lighthouse at dusk, oil painting", "a bowl of fruit on a wooden table")
 
@@ -52,13 +53,19 @@ class Layout:
         )
         self.problems["prompt"].render()
         gr.Examples([[text] for text in examples], self.prompt, elem_id="examples")
-        self.ratio = gr.Slider(
-            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away: 0.5 is half", elem_id="ratio"
-        )
-        self.problems["ratio"].render()
         methods = [(entry.title, name) for name, entry in CATALOGUE.items() if entry.group in ("toma", "baseline")]
-        self.method = gr.Dropdown(methods, value="toma", label="Method", elem_id="method")
+        self.method = gr.Dropdown(
+            [("Recommended: forecast steps", RECOMMENDED), *methods],
+            value=RECOMMENDED,
+            label="Method",
+            elem_id="method",
+        )
         self.problems["method"].render()
+        self.ratio = gr.Slider(
+            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away: 0.5 is half", visible=False,
+            elem_id="ratio",
+        )  # fmt: skip
+        self.problems["ratio"].render()
         offered = list(self.session.models)
         self.model = gr.Dropdown(offered, value=first.name, label="Model", elem_id="model")
         with gr.Row(elem_id="buttons"):
@@ -71,7 +78,7 @@ class Layout:
     def _more(self, first: Model) -> None:
         gr, canvas = self.gr, first.canvas
         self.forecast = gr.Slider(
-            0, 0.3, 0, step=0.01, label="Forecast", elem_id="forecast",
+            0, 0.3, 0, step=0.01, label="Forecast", visible=False, elem_id="forecast",
             info="Tolerance of steps that are forecast, not computed (not part of the paper); 0 computes all",
         )  # fmt: skip
         self.problems["forecast"].render()
@@ -90,27 +97,29 @@ class Layout:
         gr = self.gr
         with gr.Column(min_width=300):
             self.pair = gr.ImageSlider(
-                label="Unmerged | merged", format="png", interactive=False, max_height=640, buttons=["fullscreen"],
-                elem_id="pair",
+                label="In full | with tomadiff", format="png", interactive=False, max_height=640,
+                buttons=["fullscreen"], elem_id="pair",
             )  # fmt: skip
             self.cards = gr.HTML(elem_id="cards")
 
     def _map(self) -> None:
         gr, views = self.gr, [(name.capitalize(), name) for name in VIEWS]
-        with gr.Column(min_width=300):
+        with gr.Column(min_width=300, visible=False) as self.merged:  # shown once something merged
             self.map = gr.Image(
                 label="What merged", format="png", interactive=False, buttons=["fullscreen"], elem_id="map"
             )
             self.note = gr.HTML(elem_id="note")
-            with gr.Column(visible=False) as self.turning:  # there is nothing to turn until something was generated
-                self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
-                with gr.Row():
-                    self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
-                    self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
+            self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
+            with gr.Row():
+                self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
+                self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
 
     def _curve(self) -> None:
         gr, shares = self.gr, ", ".join(f"{ratio:.0%}" for ratio in RATIOS)
-        gr.HTML(tag("p", f"The image once more with {shares} of its tokens merged away.", class_="soft"))
+        words = (
+            f"The image once more with {shares} of its tokens merged away; with what is recommended, other forecasts."
+        )
+        gr.HTML(tag("p", words, class_="soft"))
         self.generate_curve = gr.Button("Generate the curve", variant="primary", elem_id="generate-curve")
         self.curve_notice = gr.HTML(visible=False, elem_id="curve-notice")
         self.curve = gr.HTML(min_height=120, elem_id="curve")
@@ -121,6 +130,10 @@ class Layout:
             label="The same in Python", language="python", interactive=False, wrap_lines=True, elem_id="code"
         )
         self.summary = gr.Code(label="patch.summary()", language=None, interactive=False, elem_id="summary")
+
+    def settings(self, method: str) -> Any:
+        """An update of ratio and forecast, which some methods leave nothing to choose for."""
+        return self.gr.update(visible=has_settings(method))
 
     def line(self, text: str | None) -> Any:
         """An update of a line that says what is wrong; without text it goes away."""

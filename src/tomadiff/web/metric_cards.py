@@ -13,19 +13,19 @@ from tomadiff.evaluation.metrics.table import metric
 from tomadiff.evaluation.report.markup import Markup, joined, tag
 
 
-def apart(unmerged: Image.Image, merged: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
+def apart(full: Image.Image, other: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
     """PSNR, SSIM, and the distance that each network sees, by their names in tables."""
-    pixels = distances.pixel_metrics(to_pixels([merged]), to_pixels([unmerged]))
+    pixels = distances.pixel_metrics(to_pixels([other]), to_pixels([full]))
     found = {"psnr": min(float(pixels["psnr"]), distances.PSNR_CEILING), "ssim": float(pixels["ssim"])}
     for name, network in networks.items():
-        found[gives(name).pair or name] = _seen(network, unmerged, merged)
+        found[gives(name).pair or name] = _seen(network, full, other)
     return found
 
 
-def _seen(network: AnyNetwork, unmerged: Image.Image, merged: Image.Image) -> float:
+def _seen(network: AnyNetwork, full: Image.Image, other: Image.Image) -> float:
     if isinstance(network, PairNetwork):
-        return float(network.distances(to_pixels([merged]), to_pixels([unmerged])))
-    features = image_features(network, [merged, unmerged])
+        return float(network.distances(to_pixels([other]), to_pixels([full])))
+    features = image_features(network, [other, full])
     return float(distances.cosine_distance(features[:1], features[1:]))
 
 
@@ -40,24 +40,23 @@ def cards(
     metrics: Mapping[str, float],
     reused: bool = False,
     title: str = "merged",
-    note: str = "",
+    note: Markup | str = "",
 ) -> Markup:
     """A row of cards: both times in seconds, the speed-up if they were taken in one go, and every metric.
 
     Args:
-        before: seconds of the unmerged image.
+        before: seconds of the full image.
         after: seconds of the other one.
         metrics: by name; see :func:`apart`.
-        reused: whether the unmerged image, and so its time, is from before.
+        reused: whether the full image, and so its time, is from before.
         title: of the other image; empty if nothing was done differently, and its time says nothing.
-        note: a line below.
+        note: what to say below.
     """
-    times = [_card(f"{before:.2f} s", "unmerged" + (", cached" if reused else ""))]
+    times = [_card(f"{before:.2f} s", "in full" + (", cached" if reused else ""))]
     times += [_card(f"{after:.2f} s", title or "the same")]
     times += [_card(f"{before / after:.2f}×", "speed-up")] if title and not reused else []
-    below = tag("p", note, class_="soft") if note else ""
     quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in metrics.items()]
-    return joined([tag("dl", times, quality, class_="cards"), below])
+    return joined([tag("dl", times, quality, class_="cards"), note])
 
 
 def _card(value: str, title: str, about: str | None = None) -> Markup:

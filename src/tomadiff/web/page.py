@@ -21,10 +21,11 @@ from tomadiff.web.layout import Layout, about
 from tomadiff.web.maps import Maps, overlay
 from tomadiff.web.metric_cards import cards
 from tomadiff.web.progress import Tell, Visitors
-from tomadiff.web.request import ImageRequest, read
+from tomadiff.web.request import ImageRequest, has_settings, read
 from tomadiff.web.security import Fence
 from tomadiff.web.session import Compared, Session
-from tomadiff.web.tradeoff import Shot, curves, ratios
+from tomadiff.web.steps import steps_shown
+from tomadiff.web.tradeoff import COMPUTED, MERGED, Shot, curves, ratios
 
 HOST = "127.0.0.1"  # nobody else can reach it
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
@@ -158,10 +159,14 @@ class Page:
             model = self.session.models[name]
             return model.canvas.width, model.canvas.height, model.steps, parts.gr.update(info=about(model))
 
+        def offer(method: str) -> tuple[Any, Any]:
+            return parts.settings(method), parts.settings(method)
+
         lines = list(parts.problems.values())
         changes = [*(field.change for field in fields), parts.generate.click]
         parts.gr.on(changes, check, set(fields), lines, trigger_mode="always_last", **QUICK)
         parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps, parts.prompt], **QUICK)
+        parts.method.change(offer, parts.method, [parts.ratio, parts.forecast], **QUICK)
 
     def _read(self, given: Given) -> ImageRequest | dict[str, str]:
         values = {name: given[field] for name, field in self.parts.fields.items()}
@@ -178,7 +183,7 @@ class Page:
 
         parts, bar = self.parts, gr.Progress()
         outputs = [
-            parts.notice, parts.shown, parts.pair, parts.cards, parts.map, parts.note, parts.turning, parts.where,
+            parts.notice, parts.shown, parts.pair, parts.cards, parts.map, parts.note, parts.merged, parts.where,
             parts.step, parts.code, parts.summary, *parts.problems.values(),
         ]  # fmt: skip
 
@@ -208,7 +213,7 @@ class Page:
             parts.cards: self._cards(compared),
             parts.map: shown,
             parts.note: note,
-            parts.turning: parts.gr.update(visible=bool(maps)),
+            parts.merged: parts.gr.update(visible=bool(maps)),
             parts.where: parts.gr.update(choices=_places(maps), value=where),
             parts.step: parts.gr.update(maximum=max(steps, 2), value=steps, visible=steps > 1),
             parts.code: model.python(compared.request),
@@ -217,10 +222,10 @@ class Page:
 
     def _cards(self, compared: Compared) -> str:
         """Times, the speed-up if both are of one go and something was done differently, and metrics."""
-        done = [("merged", bool(compared.after.maps)), ("forecast", bool(compared.after.steps))]
+        after, times = compared.after, (compared.before.seconds, compared.after.seconds)
+        done = [("merged", bool(after.maps)), ("forecast", bool(after.pattern.forecast))]
         title = " and ".join(word for word, holds in done if holds)
-        times = compared.before.seconds, compared.after.seconds
-        return cards(*times, compared.metrics, compared.reused, title, compared.after.steps)
+        return cards(*times, compared.metrics, compared.reused, title, steps_shown(after.pattern, after.why))
 
     def turn_maps(self) -> None:
         """Another view, place or step of the merge map; nothing is generated again."""
@@ -291,7 +296,9 @@ def _places(maps: Maps) -> list[tuple[str, str]]:
 
 
 def _curve(shots: list[Compared]) -> str:
-    first, request = shots[0].before, shots[0].request
-    points = [Shot(one.after.image, one.request.variant.ratio, one.after.seconds, one.metrics) for one in shots]
-    title = CATALOGUE[request.variant.entry].title
-    return curves(title, Shot(first.image, 0.0, first.seconds, {}), points)
+    full, asked = shots[0].before, shots[0].request.variant
+    forecasts = not has_settings(asked.entry)
+    across, title = (COMPUTED, "forecast") if forecasts else (MERGED, CATALOGUE[asked.entry].title)
+    places = [one.after.pattern.share if forecasts else one.request.variant.ratio for one in shots]
+    points = [Shot(one.after.image, at, one.after.seconds, one.metrics) for one, at in zip(shots, places, strict=True)]
+    return curves(title, Shot(full.image, float(forecasts), full.seconds, {}), points, across)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tomadiff.errors import SettingError
-from tomadiff.evaluation.runs.variants import Variant
-from tomadiff.methods.registry import named
+from tomadiff.evaluation.runs.variants import RECOMMENDED, Variant
 from tomadiff.steps.forecast import Forecast
 
 FIELDS = ("prompt", "method", "ratio", "forecast", "size", "steps", "seed")
@@ -75,8 +74,17 @@ def read(given: Mapping[str, Any], canvas: Canvas) -> ImageRequest | dict[str, s
         return wrong
     sizes = {name: int(given[name]) for name in ("seed", "steps", "width", "height")}
     settings = ImageSettings(given["model"], given["prompt"].strip(), **sizes)
-    variant = Variant.named(given["method"], given["ratio"]).forecasting(float(given.get("forecast", 0.0)))
-    return ImageRequest(settings, variant)
+    return ImageRequest(settings, _variant(given))
+
+
+def has_settings(method: str) -> bool:
+    """Whether ratio and forecast are a visitor's to choose; what is recommended follows from the steps alone."""
+    return method != RECOMMENDED
+
+
+def _variant(given: Mapping[str, Any]) -> Variant:
+    chosen = Variant.named(given["method"], given["ratio"])
+    return chosen.forecasting(float(given.get("forecast", 0.0))) if has_settings(given["method"]) else chosen
 
 
 def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]:
@@ -84,8 +92,7 @@ def _problems(given: Mapping[str, Any], canvas: Canvas) -> dict[str, str | None]
     return {
         "prompt": _wrong_prompt(given["prompt"]),
         "method": method,
-        "ratio": None if method else _wrong_setting(given["method"], given["ratio"]),  # some methods allow fewer
-        "forecast": _wrong_tolerance(given.get("forecast", 0.0)),
+        **(_wrong_settings(given) if not method and has_settings(given["method"]) else {}),
         "size": canvas.wrong(given["width"], given["height"]),
         "steps": _wrong_number(given["steps"], 1, MOST_STEPS),
         "seed": _wrong_number(given["seed"], 0, MOST_SEED),
@@ -101,11 +108,17 @@ def _wrong_prompt(text: object) -> str | None:
     return None
 
 
+def _wrong_settings(given: Mapping[str, Any]) -> dict[str, str | None]:
+    """Some methods allow fewer ratios than others."""
+    ratio = _wrong_setting(given["method"], given["ratio"])
+    return {"ratio": ratio, "forecast": _wrong_tolerance(given.get("forecast", 0.0))}
+
+
 def _wrong_setting(method: str, ratio: Any) -> str | None:
     if isinstance(ratio, int | float) and ratio > 1:
         return f"{ratio:g} is not possible: the ratio is a share, so 0.5 is half."
     try:
-        named(method, ratio)
+        Variant.named(method, ratio)
     except SettingError as problem:
         return str(problem)
     return None

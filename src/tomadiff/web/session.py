@@ -16,7 +16,7 @@ from tomadiff.errors import SettingError
 from tomadiff.evaluation.metrics.features import AnyNetwork, NetworkUnavailable, at_hand, openers
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import as_prompt, call_of, generate_batch, warm_up
-from tomadiff.evaluation.runs.variants import require_supported, variants
+from tomadiff.evaluation.runs.variants import RECOMMENDED, Variant, require_supported, variants
 from tomadiff.patch import Patch
 from tomadiff.steps.run import Pattern
 from tomadiff.web.cache import LruCache
@@ -26,30 +26,32 @@ from tomadiff.web.progress import Progress, Tell, quietly
 from tomadiff.web.request import Canvas, ImageRequest, ImageSettings
 from tomadiff.web.snippet import origin, three_lines
 
-CACHED = 32  # images, unmerged and merged each
+CACHED = 32  # images, in full and with a patch each
+TOLERANCES = (0.05, 0.1, 0.4)  # of the forecasts beside what is recommended
 
 
 @dataclass(frozen=True)
 class Generated:
-    """An image and the seconds it took; of a patched one, what merged, which steps were computed, and its summary."""
+    """An image and its seconds; of a patched one, what merged, which steps were computed and why, and its summary."""
 
     image: Image.Image
     seconds: float
     maps: Maps = field(default_factory=dict)
     summary: str = ""
-    steps: str = ""
+    pattern: Pattern = field(default_factory=Pattern)
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The same prompt and seed without and with merging.
+    """The same prompt and seed in full and with a patch.
 
     Attributes:
         request: what was requested.
-        before: the unmerged image.
-        after: the merged one.
+        before: the full image.
+        after: the other one.
         metrics: how far they are apart; see :func:`tomadiff.web.metric_cards.apart`.
-        reused: whether the unmerged image is from before.
+        reused: whether the full image is from before.
     """
 
     request: ImageRequest
@@ -103,28 +105,28 @@ class Model:
             progress.begin("warming up")
             warm_up(self.pipe, [as_prompt(settings.prompt)], [settings.seed], self.call(settings))
             self._warm = True
-        progress.begin("merged" if patch else "unmerged")
+        progress.begin("with tomadiff" if patch else "in full")
         looker = Looker()
         if patch is not None:
             patch.watch(looker)
         call = {**self.call(settings), **progress.arguments(self.pipe)}
         images, seconds = generate_batch(self.pipe, [as_prompt(settings.prompt)], [settings.seed], call)
-        said = ("", "") if patch is None else (patch.summary(), _computed(patch))
-        return Generated(images[0], seconds - looker.seconds, looker.maps, *said)
+        found = Generated(images[0], seconds - looker.seconds, looker.maps)
+        return found if patch is None else _told(found, patch)
 
     def python(self, request: ImageRequest) -> str:
-        """The lines that generate the merged image."""
+        """The lines that generate the other image."""
         variant, settings = request.variant, request.settings
-        assert variant.method is not None
         source = origin(self.name, models.describe(self.name, self.pipe), self.embedded)
         given = settings.prompt, settings.seed, self.call(settings)
         return three_lines(source, variant.method, variant.schedule, *given, variant.tolerance)
 
 
-def _computed(patch: Patch) -> str:
-    """Which steps were computed, if others were forecast."""
-    pattern = patch.pattern if patch.forecast is not None else Pattern()
-    return f"{pattern}: {', '.join(str(step + 1) for step in pattern.computed)}." if pattern.forecast else ""
+def _told(found: Generated, patch: Patch) -> Generated:
+    """The image with what its patch says."""
+    found = replace(found, summary=patch.summary())
+    forecast = next(iter(patch.report().forecasts), None)
+    return found if forecast is None else replace(found, pattern=forecast.pattern, why=forecast.why)
 
 
 def _sample_size(pipe: Any) -> tuple[int, int]:
@@ -141,7 +143,7 @@ class Session:
         self.models = {model.name: model for model in offered}
         if not self.models:
             raise SettingError("There is no model to generate with: none is embedded here; give one with --model.")
-        self._unmerged: LruCache[ImageSettings, Generated] = LruCache(cached)
+        self._full: LruCache[ImageSettings, Generated] = LruCache(cached)
         self._merged: LruCache[ImageRequest, Compared] = LruCache(cached)
         self._networks: dict[str, AnyNetwork | None] = {}
 
@@ -151,31 +153,32 @@ class Session:
         return next(iter(self.models.values()))
 
     def compare(self, request: ImageRequest, tell: Tell = quietly, stop: Event | None = None) -> Compared:
-        """Generate the merged image, and the unmerged one if it is not cached.
+        """Generate the image with a patch, and the full one if it is not cached.
 
         Whatever happens on the way, the model comes out unpatched; :class:`~tomadiff.web.progress.Stopped` is raised
         when ``stop`` is set between two steps.
         """
         model, settings = self.models[request.settings.model], request.settings
         with model.lock:
-            require_supported(model.pipe, [request.variant])  # before the unmerged image takes its time
-            before = self._unmerged.get(settings)
+            require_supported(model.pipe, [request.variant])  # before the full image takes its time
+            before = self._full.get(settings)
             progress = Progress(settings.steps * (1 if before else 2), tell, stop or Event())
-            unmerged = before or self._unmerged.put(settings, model.generate(settings, progress))
+            full = before or self._full.put(settings, model.generate(settings, progress))
             # Unguarded: small models are quicker without merging, and people come here to see it.
             with request.variant.on(model.pipe) as patch:
                 after = model.generate(settings, progress, patch)
-        metrics = apart(unmerged.image, after.image, self._at_hand(model))
-        return self._merged.put(request, Compared(request, unmerged, after, metrics, before is not None))
+        metrics = apart(full.image, after.image, self._at_hand(model))
+        return self._merged.put(request, Compared(request, full, after, metrics, before is not None))
 
     def curve(
         self, request: ImageRequest, ratios: Iterable[float], tell: Tell = quietly, stop: Event | None = None
     ) -> Iterator[Compared]:
-        """The same image at several ratios, each as soon as it is there; those in the cache are not generated again.
+        """The same image several times, each as soon as it is there; those in the cache are not generated again.
 
-        A method with a ratio of its own (ToDo) gives one image.
+        A method comes at several ratios, or once if it has a ratio of its own (ToDo). What is recommended comes beside
+        forecasts of other tolerances.
         """
-        for variant in variants([request.variant.entry], list(ratios), [request.variant.tolerance])[1:]:
+        for variant in _on_curve(request.variant, list(ratios)):
             other = replace(request, variant=variant)
             yield self.cached(other) or self.compare(other, tell, stop)
 
@@ -191,6 +194,12 @@ class Session:
                 self._networks[name] = _opened(openers([name])[name])
         found = {name: self._networks[name] for name in names}
         return {name: network for name, network in found.items() if network is not None}
+
+
+def _on_curve(variant: Variant, ratios: list[float]) -> list[Variant]:
+    if variant.entry == RECOMMENDED:
+        return [variant, *(Variant().forecasting(tolerance) for tolerance in TOLERANCES)]
+    return variants([variant.entry], ratios, [variant.tolerance])[1:]
 
 
 def _opened(opener: Callable[[], AnyNetwork]) -> AnyNetwork | None:

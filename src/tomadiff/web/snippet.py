@@ -37,26 +37,24 @@ def origin(name: str, about: Mapping[str, str], embedded: bool) -> Origin:
 
 def three_lines(
     source: Origin,
-    method: Method,
+    method: Method | None,
     schedule: Schedule,
     prompt: str,
     seed: int,
     call: Mapping[str, Any],
     forecast: float = 0.0,
 ) -> str:
-    """Load, merge and generate, below the imports they need.
+    """Load, patch and generate, below the imports they need.
 
     Args:
         source: of the pipeline.
-        method: how tokens merge.
+        method: how tokens merge; ``None`` merges nothing.
         schedule: written only where it is not the method's own.
         prompt: what to generate.
         seed: of the noise.
         call: what else the pipeline is called with.
-        forecast: tolerance of forecast steps; 0 for none.
+        forecast: tolerance of forecast steps; 0 for none, or without a method for what is recommended.
     """
-    own = "" if schedule == method.schedule else f", schedule={written(schedule)}"
-    own += f", forecast={forecast:g}" if forecast else ""
     settings = "".join(f", {name}={value!r}" for name, value in call.items())
     noise = f"generator=torch.Generator().manual_seed({seed})"
     return "\n".join(
@@ -64,10 +62,19 @@ def three_lines(
             *(f"import {module}" for module in sorted({"torch", "tomadiff", source.module})),
             "",
             f"pipe = {source.expression}",
-            f"patch = tomadiff.apply(pipe, {written(method)}{own}, guard=False)",
+            f"patch = tomadiff.apply({', '.join(_applied(method, schedule, forecast))})",
             f"image = pipe({_quoted(prompt)}, {noise}{settings}).images[0]",
         ]
     )
+
+
+def _applied(method: Method | None, schedule: Schedule, forecast: float) -> list[str]:
+    """The arguments of ``tomadiff.apply``."""
+    steps = [f"forecast={forecast:g}"] if forecast else []
+    if method is None:
+        return ["pipe", *steps]
+    own = [] if schedule == method.schedule else [f"schedule={written(schedule)}"]
+    return ["pipe", written(method), *own, *steps, "guard=False"]
 
 
 def written(value: object) -> str:

@@ -1,9 +1,10 @@
-"""What a prompt gains and loses at several ratios: curves, images and a table."""
+"""What a prompt gains and loses at several ratios, or with several forecasts: curves, images and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from PIL import Image
 
@@ -18,11 +19,26 @@ _THUMB = 160  # pixels
 
 
 @dataclass(frozen=True)
+class Across:
+    """What the horizontal axis shows, and what is said of a place on it: "25% merged"."""
+
+    title: str
+    word: str
+
+    def at(self, place: float) -> str:
+        """A place in words."""
+        return f"{place:.0%} {self.word}"
+
+
+MERGED, COMPUTED = Across("tokens merged", "merged"), Across("steps computed", "of the steps")
+
+
+@dataclass(frozen=True)
 class Shot:
-    """The image at one ratio, its seconds, and how far it is from the unmerged one; that one has no metrics."""
+    """An image, its place on the axis, its seconds, and how far it is from the full one; that one has no metrics."""
 
     image: Image.Image
-    ratio: float
+    place: float
     seconds: float
     metrics: dict[str, float]
 
@@ -32,59 +48,58 @@ def ratios(chosen: float) -> list[float]:
     return sorted({*RATIOS, chosen} - {0.0})
 
 
-def curves(title: str, unmerged: Shot, shots: Sequence[Shot]) -> Markup:
-    """The images, the first metrics over the share of tokens and over seconds, and all of them as a table."""
-    names = list(shots[0].metrics)
-    charts = [one for name in names[:MOST_CURVES] for one in _charts(title, name, unmerged, shots)]
+def curves(title: str, full: Shot, shots: Sequence[Shot], across: Across = MERGED) -> Markup:
+    """The images, the first metrics over the axis and over seconds, and all of them as a table."""
+    names, placed = list(shots[0].metrics), sorted(shots, key=_place)
+    charts = [one for name in names[:MOST_CURVES] for one in _charts(title, name, full, placed, across)]
     return tag(
         "div",
-        tag("div", [_thumb(unmerged), [_thumb(shot) for shot in shots]], class_="thumbs"),
+        tag("div", [_thumb(shot, across) for shot in (full, *placed)], class_="thumbs"),
         tag("div", [tag("div", one, class_="panel") for one in charts], class_="charts"),
-        _table(unmerged, shots, names),
+        _table([full, *placed], names, across),
     )
 
 
-def _charts(title: str, name: str, unmerged: Shot, shots: Sequence[Shot]) -> list[Markup]:
-    up = metric(name).title
+def _charts(title: str, name: str, full: Shot, shots: Sequence[Shot], across: Across) -> list[Markup]:
+    up, series = metric(name).title, partial(_series, title, name, shots, across)
     return [
-        chart(f"{up} over the share of tokens merged", "tokens merged", up, [_series(title, name, shots, _share)],
+        chart(f"{up} over the share of {across.title}", across.title, up, [series(_place)],
               write="{:.0%}".format, exact=True),
-        chart(f"{up} over seconds", "seconds per image", up, [_series(title, name, shots, _time)], unmerged.seconds),
+        chart(f"{up} over seconds", "seconds per image", up, [series(_time)], full.seconds),
     ]  # fmt: skip
 
 
-def _share(shot: Shot) -> float:
-    return shot.ratio
+def _place(shot: Shot) -> float:
+    return shot.place
 
 
 def _time(shot: Shot) -> float:
     return shot.seconds
 
 
-def _series(title: str, name: str, shots: Sequence[Shot], across: Callable[[Shot], float]) -> Series:
+def _series(title: str, name: str, shots: Sequence[Shot], across: Across, where: Callable[[Shot], float]) -> Series:
     points = []
     for shot in shots:
         value = shot.metrics[name]
-        label = f"{title}, {shot.ratio:.0%} merged: {written(name, value)} in {shot.seconds:.2f} s"
-        points.append(Point(across(shot), value, value, value, label))
+        label = f"{title}, {across.at(shot.place)}: {written(name, value)} in {shot.seconds:.2f} s"
+        points.append(Point(where(shot), value, value, value, label))
     return Series(title, tuple(points))
 
 
-def _thumb(shot: Shot) -> Markup:
-    name = f"{shot.ratio:.0%} merged" if shot.metrics else "unmerged"
+def _thumb(shot: Shot, across: Across) -> Markup:
+    name = across.at(shot.place) if shot.metrics else "in full"
     image = tag("img", src=data_uri(shot.image, 2 * _THUMB), alt=name)
     return tag("figure", image, tag("figcaption", tag("b", name), f"{shot.seconds:.2f} s"))
 
 
-def _table(unmerged: Shot, shots: Sequence[Shot], names: Sequence[str]) -> Markup:
-    heads = ["merged", "seconds", *(metric(name).title for name in names)]
-    rows = [_row(shot, names) for shot in (unmerged, *shots)]
+def _table(shots: Sequence[Shot], names: Sequence[str], across: Across) -> Markup:
+    heads = [across.title, "seconds", *(metric(name).title for name in names)]
     head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in heads]))
-    table = tag("table", head, tag("tbody", [tag("tr", row) for row in rows]))
+    table = tag("table", head, tag("tbody", [tag("tr", _row(shot, names)) for shot in shots]))
     return tag("div", table, class_="scroll", role="region", aria_label="The metrics of the curve", tabindex=0)
 
 
 def _row(shot: Shot, names: Sequence[str]) -> list[Markup]:
     values = [written(name, shot.metrics[name]) if shot.metrics else "–" for name in names]
-    lead = tag("th", f"{shot.ratio:.0%}", scope="row")
+    lead = tag("th", f"{shot.place:.0%}", scope="row")
     return [lead, *(tag("td", text) for text in (f"{shot.seconds:.2f}", *values))]

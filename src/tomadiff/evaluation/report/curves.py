@@ -58,7 +58,7 @@ def chart(
     across: str,
     up: str,
     series: Sequence[Series],
-    unmerged: float | None = None,
+    full: float | None = None,
     write: Callable[[float], str] = "{:g}".format,
     exact: bool = False,
 ) -> Markup:
@@ -69,17 +69,17 @@ def chart(
         across: of the horizontal axis.
         up: of the vertical axis.
         series: what is shown.
-        unmerged: a place on the horizontal axis to mark with a dashed line.
+        full: a place on the horizontal axis to mark with a dashed line.
         write: how places on the horizontal axis are written.
         exact: whether its ticks stand at the places that some point has, such as ratios, and not at round numbers.
     """
     points = [point for one in series for point in one.points]
-    wide = [point.x for point in points] + ([] if unmerged is None else [unmerged])
+    wide = [point.x for point in points] + ([] if full is None else [full])
     x = _axis(across, wide, LEFT, WIDTH - RIGHT)
     y = _axis(up, [end for point in points for end in (point.low, point.high)], HEIGHT - BOTTOM, TOP)
     parts = [tag("title", title), _grid(x, y, _apart(x, wide) if exact else x.ticks, write)]
-    if unmerged is not None:
-        parts.append(_mark(x.at(unmerged)))
+    if full is not None:
+        parts.append(_mark(x.at(full)))
     parts += [_line(one, number, x, y) for number, one in enumerate(series)]
     return tag("svg", parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title, class_="chart")
 
@@ -128,9 +128,9 @@ def _short(value: float) -> str:
 
 
 def _mark(place: float) -> Markup:
-    line = tag("line", x1=place, x2=place, y1=TOP, y2=HEIGHT - BOTTOM, class_="unmerged")
+    line = tag("line", x1=place, x2=place, y1=TOP, y2=HEIGHT - BOTTOM, class_="full")
     end = place > (LEFT + WIDTH) / 2
-    text = tag("text", "unmerged", x=place + (-6 if end else 6), y=TOP + 12, text_anchor="end" if end else "start")
+    text = tag("text", "in full", x=place + (-6 if end else 6), y=TOP + 12, text_anchor="end" if end else "start")
     return tag("g", line, text)
 
 

@@ -39,16 +39,16 @@ class MergedImage:
     title: str
 
 
-def merge_overlay(unmerged: Image.Image, merged: Sequence[MergedImage]) -> Image.Image:
-    """The unmerged image beside merged ones: above, which tokens stay; below, where clusters meet."""
-    photo = _photo(unmerged)
+def merge_overlay(full: Image.Image, merged: Sequence[MergedImage]) -> Image.Image:
+    """The full image beside merged ones: above, which tokens stay; below, where clusters meet."""
+    photo = _photo(full)
     width = 2 * MARGIN + (len(merged) + 1) * PANEL + len(merged) * GAP
     height = 2 * MARGIN + HEADING + 2 * photo.height + GAP + CAPTION
     canvas = Image.new("RGB", (width, height), PAPER)
     write(canvas, (MARGIN, height - MARGIN - 17), LEGEND, FAINT, 17)
     grid = merged[0].plan.grid
     note = f"{grid.tokens} tokens ({grid.height} x {grid.width})"
-    column(canvas, 0, "unmerged", note, photo, _ruled(photo, grid.height, grid.width))
+    column(canvas, 0, "in full", note, photo, _ruled(photo, grid.height, grid.width))
     for place, one in enumerate(merged, start=1):
         note = f"{one.plan.kept} of {one.plan.tokens} tokens stay"
         own, labels = _photo(one.image), clusters(one.plan, one.plan.grid)

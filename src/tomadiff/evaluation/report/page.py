@@ -7,14 +7,26 @@ from itertools import islice
 
 from tomadiff.evaluation.metrics.samples import PairKey, grouped
 from tomadiff.evaluation.metrics.table import Row, metric
-from tomadiff.evaluation.report.markup import Markup, data_uri, tag
+from tomadiff.evaluation.report.markup import Markup, data_uri, joined, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table_of
-from tomadiff.evaluation.report.report import HEADINGS, Figure, LoadedRun, cells, columns, heading, number, title_of
+from tomadiff.evaluation.report.report import (
+    HEADINGS,
+    Figure,
+    LoadedRun,
+    cells,
+    columns,
+    heading,
+    label_of,
+    number,
+    title_of,
+)
 from tomadiff.evaluation.report.trade_off import trade_off
 from tomadiff.evaluation.runs.record import Sample
+from tomadiff.evaluation.runs.variants import RECOMMENDED
 
 CURVES = ("psnr", "ssim", "lpips", "clip_t", "judge_t", "dino", "fid")  # in order of preference
 MOST_CURVES = 2
+MOST_CARDS = 6
 
 
 def page(
@@ -61,9 +73,10 @@ def _lead(loaded: LoadedRun) -> str:
 
 
 def _cards(loaded: LoadedRun) -> Markup:
-    """The first method's ratios at a glance."""
-    first = [row for row in loaded.merged if row.method == loaded.merged[0].method]
-    return tag("div", [_card(loaded, row) for row in first[:4]], class_="cards")
+    """The first methods and ratios at a glance."""
+    about = "× says how many times as fast as in full; the metrics say how near the images are to the full ones."
+    shown = [_card(loaded, row) for row in loaded.merged[:MOST_CARDS]]
+    return joined([tag("div", shown, class_="cards"), tag("p", about, class_="soft") if loaded.speed_ups else None])
 
 
 def _card(loaded: LoadedRun, row: Row) -> Markup:
@@ -71,8 +84,8 @@ def _card(loaded: LoadedRun, row: Row) -> Markup:
     big = f"{fast.value:.2f}×" if fast else f"{row.seconds:.3g} s"
     known = [(metric(name).title, number(row.metrics[name], metric(name).digits)[0]) for name in row.metrics]
     quality = ", ".join(f"{title} {value}" for title, value in known if not title.startswith("MSE"))
-    return tag("div", tag("b", big), tag("span", f"{title_of(row.method)}, {row.ratio:.0%} merged"),
-               tag("br"), tag("span", quality), class_="card")  # fmt: skip
+    words = label_of(row.method, row.ratio) + (" merged" if row.ratio else "")
+    return tag("div", tag("b", big), tag("span", words), tag("br"), tag("span", quality), class_="card")
 
 
 # ---------------------------------------------------------------------------------------------- images
@@ -81,31 +94,31 @@ def _images(loaded: LoadedRun, limit: int, side: int, named: bool, place: int) -
     shown = list(islice(pairs.values(), limit))
     boxes = [_compare(loaded, samples, side, f"{place}-{n}") for n, samples in enumerate(shown)]
     more = "" if len(shown) == len(pairs) else f" {len(shown)} of {len(pairs)} prompts and seeds are shown."
-    words = "Drag across an image, or use the arrow keys: unmerged on the left, merged on the right." + more
+    words = (
+        "Drag across an image, or use the arrow keys: in full on the left, what is chosen below on the right." + more
+    )
     name = f"Images of {loaded.name}" if named else "Images"
     return tag("section", tag("h2", name), tag("p", words, class_="soft"), tag("div", boxes, class_="pairs"))
 
 
 def _by_pair(loaded: LoadedRun) -> dict[PairKey, list[Sample]]:
-    """For every prompt and seed that was generated unmerged, that image and then those of the methods."""
+    """For every prompt and seed that was generated in full, that image and then those of the methods."""
     groups = grouped(loaded.run)
     order = [(row.method, row.ratio) for row in loaded.results.rows if (row.method, row.ratio) in groups]
-    if loaded.unmerged is None:
+    if loaded.full is None:
         return {}
-    pairs = groups[loaded.unmerged.method, loaded.unmerged.ratio]
+    pairs = groups[loaded.full.method, loaded.full.ratio]
     found = {pair_key: [groups[group][pair_key] for group in order if pair_key in groups[group]] for pair_key in pairs}
     return {pair_key: samples for pair_key, samples in found.items() if len(samples) > 1}
 
 
 def _compare(loaded: LoadedRun, samples: list[Sample], side: int, name: str) -> Markup:
     first, *others = samples
-    middle = min(others, key=lambda sample: abs(sample.ratio - 0.5))
+    recommended = (sample for sample in others if sample.method == RECOMMENDED)
+    middle = next(recommended, min(others, key=lambda sample: abs(sample.ratio - 0.5)))
     width, height = loaded.run.image(first.key).size
-    reference = tag(
-        "figure", _image(loaded, first, side), tag("b", "unmerged"), f"{first.seconds:.2f} s", class_="unmerged"
-    )
-    several = len({sample.method for sample in others}) > 1
-    choices = [_choice(loaded, sample, first, side, name, sample is middle, several) for sample in others]
+    reference = tag("figure", _image(loaded, first, side), tag("b", "in full"), f"{first.seconds:.2f} s", class_="full")
+    choices = [_choice(loaded, sample, side, name, sample is middle) for sample in others]
     strip = tag("fieldset", tag("legend", "Compare with"), reference, choices, class_="strip")
     text = tag("h3", first.prompt, " ", tag("small", f"seed {first.seed}"))
     shape = f"--shape: {width} / {height}"
@@ -119,27 +132,25 @@ def _stage(prompt: str) -> Markup:
         tag("img", class_="after", alt=""),
         tag("img", class_="before", alt=""),
         tag("span", class_="edge"),
-        tag("span", "unmerged", class_="name left"),
+        tag("span", "in full", class_="name left"),
         tag("span", class_="name right chosen"),
-        tag("input", type="range", min=0, max=100, value=50, aria_label=f"Share of the unmerged image shown: {prompt}"),
+        tag("input", type="range", min=0, max=100, value=50, aria_label=f"Share of the full image shown: {prompt}"),
         class_="stage",
         hidden=True,
     )
 
 
-def _choice(
-    loaded: LoadedRun, sample: Sample, first: Sample, side: int, name: str, checked: bool, several: bool
-) -> Markup:
-    title = f"{title_of(sample.method)}, {sample.ratio:.0%}"
-    fast = f"{first.seconds / sample.seconds:.2f}×" if sample.seconds > 0 and first.seconds > 0 else ""
+def _choice(loaded: LoadedRun, sample: Sample, side: int, name: str, checked: bool) -> Markup:
+    """An image to choose, with its seconds: those of one image say too little for a speed-up."""
+    title = label_of(sample.method, sample.ratio)
     radio = tag("input", type="radio", name=f"pick-{name}", checked=checked, data_title=title, aria_label=title)
-    words = tag("b", f"{sample.ratio:.0%}"), fast, tag("small", title_of(sample.method)) if several else None
+    words = tag("b", title), f"{sample.seconds:.2f} s"
     return tag("label", radio, _image(loaded, sample, side), words, title=title)
 
 
 def _image(loaded: LoadedRun, sample: Sample, side: int) -> Markup:
-    merged = f"{title_of(sample.method)} at {sample.ratio:.0%}" if sample.ratio else title_of(sample.method)
-    return tag("img", src=data_uri(loaded.run.image(sample.key), side), alt=f"{sample.prompt}, {merged}")
+    words = f"{sample.prompt}, {label_of(sample.method, sample.ratio)}"
+    return tag("img", src=data_uri(loaded.run.image(sample.key), side), alt=words)
 
 
 # ---------------------------------------------------------------------------------------------- curves

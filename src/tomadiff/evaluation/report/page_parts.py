@@ -45,9 +45,15 @@ def _policy(script: str) -> str:
 
 
 def figure(shown: Figure, *more: Any) -> Markup:
-    """A section with an image, what to see in it, and whatever comes below."""
+    """A section with an image, what to see in it line by line, and whatever comes below."""
     image = tag("img", src=data_uri(shown.image, _WIDEST), alt=shown.title)
-    body = tag("figure", image, tag("figcaption", shown.note), class_="figure panel", style="margin-inline: 0")
+    body = tag(
+        "figure",
+        image,
+        tag("figcaption", [tag("p", line) for line in shown.note.splitlines()]),
+        class_="figure panel",
+        style="margin-inline: 0",
+    )
     return tag("section", tag("h2", shown.title), body, more)
 
 

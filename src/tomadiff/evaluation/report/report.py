@@ -16,7 +16,7 @@ from tomadiff.evaluation.metrics.samples import Group, Pair, PairKey, grouped, m
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, ratio_interval
 from tomadiff.evaluation.metrics.table import Results, Row, metric
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
-from tomadiff.evaluation.runs.variants import BASELINE, UNGUARDED
+from tomadiff.evaluation.runs.variants import BASELINE, RECOMMENDED, UNGUARDED
 from tomadiff.methods.registry import CATALOGUE, PAPER, entry
 
 
@@ -37,7 +37,7 @@ class LoadedRun:
         name: of its folder, made unique.
         run: the folder.
         results: measured before, or pixels alone.
-        speed_ups: seconds of the unmerged image by those of the same prompt and seed, the geometric mean.
+        speed_ups: seconds of the full image by those of the same prompt and seed, the geometric mean.
         notes: what a reader must know about the numbers.
     """
 
@@ -53,7 +53,7 @@ class LoadedRun:
         return [row for row in self.results.rows if row.method != self.results.reference]
 
     @property
-    def unmerged(self) -> Row | None:
+    def full(self) -> Row | None:
         """The row they are compared with."""
         return next((row for row in self.results.rows if row.method == self.results.reference), None)
 
@@ -95,7 +95,7 @@ def _measured(run: Run, groups: dict[Group, dict[PairKey, Sample]], notes: list[
 
 # ---------------------------------------------------------------------------------------------- pixels
 def pixel_results(run: Run) -> Results:
-    """MSE, PSNR and SSIM against the unmerged images; nothing is written."""
+    """MSE, PSNR and SSIM against the full images; nothing is written."""
     groups = grouped(run)
     anchors = groups.get((BASELINE, 0.0), {})
     order = sorted(groups, key=lambda group: (group[0] != BASELINE, group))
@@ -134,9 +134,14 @@ def _speed_ups(groups: dict[Group, dict[PairKey, Sample]], reference: str) -> di
 # ---------------------------------------------------------------------------------------------- words for all forms
 def title_of(method: str) -> str:
     """What a method is called; one that is not in the catalogue keeps its own name."""
-    if method == BASELINE:
-        return "unmerged"
-    return entry(method).title if method in (*CATALOGUE, *PAPER) else method
+    if method in (*CATALOGUE, *PAPER):
+        return entry(method).title
+    return {BASELINE: "in full", RECOMMENDED: "apply(pipe)"}.get(method, method.removeprefix(f"{RECOMMENDED}-"))
+
+
+def label_of(method: str, ratio: float) -> str:
+    """A method with its ratio, if it merges."""
+    return f"{title_of(method)}, {ratio:.0%}" if ratio else title_of(method)
 
 
 def columns(runs: Sequence[LoadedRun]) -> list[str]:

@@ -34,7 +34,7 @@ def trade_off(runs: Sequence[LoadedRun], names: Sequence[str], across: Sequence[
 
 def _chart(runs: Sequence[LoadedRun], name: str, across: str) -> Markup:
     words, write = AXES[across]
-    base = None if across == "ratio" else runs[0].unmerged
+    base = None if across == "ratio" else runs[0].full
     mark = None if base is None else getattr(base, across) or None
     title, series = f"{metric(name).title} over {words}", _series(runs, name, across)
     return chart(title, words, heading(name), series, mark, write, exact=across == "ratio")
@@ -57,7 +57,8 @@ def _lines(runs: Sequence[LoadedRun]) -> list[tuple[str, list[Row]]]:
 
 def _point(row: Row, name: str, across: str, title: str) -> Point:
     interval = row.metrics[name]
-    label = f"{title}, {row.ratio:.0%} merged: {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
+    merged = f", {row.ratio:.0%} merged" if row.ratio else ""
+    label = f"{title}{merged}: {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}]"
     return Point(float(getattr(row, across)), interval.value, interval.low, interval.high, label)
 
 

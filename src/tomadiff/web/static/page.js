@@ -6,7 +6,7 @@
   const HANDLE = "#pair [data-testid=slider]";
   const STEPS = { ArrowLeft: -0.05, ArrowDown: -0.05, ArrowRight: 0.05, ArrowUp: 0.05, PageDown: -0.2, PageUp: 0.2, Home: -1, End: 1 };
 
-  const NAMES = [["#pair img:first-of-type", "unmerged"], ["#pair img", "merged"], ["#map img", "what merged"]];
+  const NAMES = [["#pair img:first-of-type", "in full"], ["#pair img", "with tomadiff"], ["#map img", "what merged"]];
 
   const place = (handle) => {
     const image = handle.parentElement.querySelector("img").getBoundingClientRect();
@@ -18,7 +18,7 @@
     const { image, x } = place(handle);
     const share = Math.round(100 * Math.min(1, Math.max(0, (x - image.left) / image.width)));
     handle.setAttribute("aria-valuenow", share);
-    handle.setAttribute("aria-valuetext", `${share} % unmerged, the rest merged`);
+    handle.setAttribute("aria-valuetext", `${share} % in full, the rest with tomadiff`);
   };
 
   const move = (handle, by) => {
@@ -35,7 +35,7 @@
     for (const handle of document.querySelectorAll(`${HANDLE}:not([role=slider])`)) {
       handle.setAttribute("role", "slider");
       handle.setAttribute("tabindex", "0");
-      handle.setAttribute("aria-label", "Share of the unmerged image");
+      handle.setAttribute("aria-label", "Share of the full image");
       handle.setAttribute("aria-valuemin", "0");
       handle.setAttribute("aria-valuemax", "100");
       describe(handle);

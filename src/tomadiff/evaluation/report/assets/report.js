@@ -5,10 +5,10 @@ for (const box of document.querySelectorAll("[data-compare]")) {
   const [after, before] = stage.querySelectorAll("img");
   const range = stage.querySelector("input");
   const chosen = stage.querySelector(".chosen");
-  const source = box.querySelector(".strip .unmerged img");
+  const source = box.querySelector(".strip .full img");
   const move = () => {
     stage.style.setProperty("--cut", `${range.value}%`);
-    range.setAttribute("aria-valuetext", `${range.value} % unmerged, the rest merged`);
+    range.setAttribute("aria-valuetext", `${range.value} % in full, the rest ${chosen.textContent}`);
   };
   const pick = (radio) => {
     const image = radio.parentElement.querySelector("img");
