@@ -126,7 +126,7 @@ def test_what_the_demo_says_of_ways_that_gain_nothing(tmp_path: Path) -> None:
     image = run.image(next(iter(run.samples())))
     run.add(Sample("recommended", 0, "a lake", 0, 2.1, 2e12), image)
     run.add(Sample("toma", 0.1, "a lake", 0, 2.2, 1.9e12), image)
-    told = demo._sentences(run, load_runs([run.folder])[0])
+    told = demo._remarks(run, load_runs([run.folder])[0])
     assert any(line.startswith("apply(pipe): nothing is left out") for line in told)
     assert told[-1].startswith("Slower than in full: ToMA, 10%. ")
 

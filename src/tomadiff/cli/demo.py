@@ -104,11 +104,9 @@ def _pipeline(
         save_image(grid, out / "grid.png", optimize=True)
         save_image(merged, out / "merge_map.png", optimize=True)
         note = f"“{prompts[0]}”, the plan of the last step in the first block that merges."
-        figures = [
-            Figure("Side by side", grid, "\n".join(_sentences(run, loaded))),
-            Figure("What merged", merged, note),
-        ]
-        write([loaded], out / "index.html", "The same image, sooner", figures=figures)
+        words = [*_sentences(loaded), *_remarks(run, loaded)]
+        figures = [Figure("Side by side", grid, "\n".join(words)), Figure("What merged", merged, note)]
+        write([loaded], out / "index.html", "The same image, sooner", figures=figures, remarks=_remarks(run, loaded))
     _show(console, run, loaded)
     for name, what in (("index.html", "page"), ("grid.png", "grid"), ("merge_map.png", "map of what merged")):
         console.print(f"The {what} is in [bold]{out / name}[/bold]")
@@ -185,7 +183,7 @@ def _show(console: Console, run: Run, loaded: LoadedRun) -> None:
         rows.append([label_of(row.method, row.ratio), *cells])
     headings = ("way", "seconds", "speed-up", "FLOPs", "PSNR")
     print_table(console, headings, rows, f"{_what(run, full.count)}, one thread of a CPU")
-    for line in _sentences(run, loaded):
+    for line in (*_sentences(loaded), *_remarks(run, loaded)):
         console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
@@ -209,15 +207,22 @@ METRICS = (
 IDLE = "nothing is left out with so few steps, so its time is that of the full image."
 
 
-def _sentences(run: Run, loaded: LoadedRun) -> list[str]:
-    """One for each way, and why some of them are slower."""
+def _sentences(loaded: LoadedRun) -> list[str]:
+    """What each way does, and what the numbers are."""
+    from tomadiff.evaluation.report.report import title_of
+
+    names = dict.fromkeys(row.method for row in loaded.results.rows)
+    return [*(f"{title_of(name)}: {ABOUT[name]}" for name in names), METRICS]
+
+
+def _remarks(run: Run, loaded: LoadedRun) -> list[str]:
+    """Why some ways gain nothing."""
     from tomadiff.evaluation.report.report import label_of, title_of
 
     full, *others = loaded.results.rows
-    told = [f"{title_of(name)}: {ABOUT[name]}" for name in dict.fromkeys(row.method for row in loaded.results.rows)]
     idle = [row for row in others if row.flops >= full.flops]
     slow = [row for row in others if row not in idle and _speed_up(loaded, row) < 1]
-    told += [METRICS, *(f"{title_of(row.method)}: {IDLE}" for row in idle)]
+    told = [f"{title_of(row.method)}: {IDLE}" for row in idle]
     return [*told, _why_slow(run, [label_of(row.method, row.ratio) for row in slow])] if slow else told
 
 

@@ -61,13 +61,14 @@ def write(
     images: int = 12,
     side: int = 512,
     figures: Sequence[Figure] = (),
+    remarks: Sequence[str] = (),
 ) -> Path:
     """Write the page, and the Markdown table next to it; the table's path."""
     from tomadiff.evaluation.report.page import page
     from tomadiff.evaluation.report.report import markdown
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page(loaded, title, images, figures, side))
+    write_whole(path, page(loaded, title, images, figures, side, remarks))
     table = path.with_suffix(".md")
     write_whole(table, markdown(loaded))
     return table

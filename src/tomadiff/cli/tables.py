@@ -29,7 +29,7 @@ def print_table(
         console: where to.
         headings: of the columns.
         rows: their cells, as many as headings.
-        title: above the first.
+        title: a line above the first.
         keys: how many first columns say what a row is; every table has them.
         wide: print one table, however wide it is.
     """
@@ -37,9 +37,11 @@ def print_table(
     own = console.width
     space = max(own, 1 + sum(width + _AROUND for width in widths)) if wide else own
     console.width = space  # Rich prints nothing wider
-    for place, columns in enumerate(_packed(widths, keys, space)):
+    if title:
+        console.print(title, style="italic", markup=False, highlight=False, soft_wrap=False)
+    for columns in _packed(widths, keys, space):
         cells = [[row[column] for column in columns] for row in (headings, *rows)]
-        console.print(_table(cells, "" if place else title, space), soft_wrap=False)
+        console.print(_table(cells, space), soft_wrap=False)
     console.width = own
 
 
@@ -57,9 +59,9 @@ def _packed(widths: Sequence[int], keys: int, space: int) -> list[list[int]]:
     return tables
 
 
-def _table(cells: Rows, title: str, space: int) -> Table:
+def _table(cells: Rows, space: int) -> Table:
     """Numbers stay whole; the first column is folded if the others leave it no space."""
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     others = sum(max(map(cell_len, column)) + _AROUND for column in list(zip(*cells, strict=True))[1:])
     table.add_column(cells[0][0], overflow="fold", max_width=max(8, space - others - _AROUND - 1))
     for heading in cells[0][1:]:

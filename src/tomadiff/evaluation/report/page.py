@@ -30,7 +30,12 @@ MOST_CARDS = 6
 
 
 def page(
-    runs: Sequence[LoadedRun], title: str, images: int = 12, figures: Sequence[Figure] = (), side: int = 512
+    runs: Sequence[LoadedRun],
+    title: str,
+    images: int = 12,
+    figures: Sequence[Figure] = (),
+    side: int = 512,
+    remarks: Sequence[str] = (),
 ) -> str:
     """The whole file.
 
@@ -40,9 +45,10 @@ def page(
         images: at most this many prompts of each run are shown.
         figures: more images, shown after those of the runs.
         side: images are at most this many pixels wide and high.
+        remarks: what to know about the first numbers, below them.
     """
     parts = [
-        _header(runs, title),
+        _header(runs, title, remarks),
         [_images(loaded, images, side, len(runs) > 1, place) for place, loaded in enumerate(runs)],
         [figure(shown) for shown in figures],
         _curves(runs),
@@ -54,10 +60,9 @@ def page(
 
 
 # ---------------------------------------------------------------------------------------------- top
-def _header(runs: Sequence[LoadedRun], title: str) -> Markup:
-    return tag(
-        "header", tag("h1", title), [tag("p", _lead(loaded), class_="lead soft") for loaded in runs], _cards(runs[0])
-    )
+def _header(runs: Sequence[LoadedRun], title: str, remarks: Sequence[str]) -> Markup:
+    leads = [tag("p", _lead(loaded), class_="lead soft") for loaded in runs]
+    return tag("header", tag("h1", title), leads, _cards(runs[0]), [tag("p", text, class_="soft") for text in remarks])
 
 
 def _lead(loaded: LoadedRun) -> str:
