@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import tomadiff
@@ -56,6 +57,15 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["a-package-that-nobody-has"] is None
 
 
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU")
+def test_without_a_gpu_a_line_says_so() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--gpu"])
+    assert result.exit_code == 1
+    assert "There is no GPU that torch" in result.output
+    assert "--device cpu" in result.output
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.slow
 def test_a_gpu_is_measured_as_one_block_of_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, with a tiny pipeline: what is measured is the same, but for the kernels."""
@@ -69,5 +79,6 @@ def test_a_gpu_is_measured_as_one_block_of_markdown(tmp_path: Path, monkeypatch:
     assert "| self-test | all passed |" in told
     assert "plain torch does the work" in told
     rows = [line for line in told.splitlines() if "× |" in line]
-    assert len(rows) >= 4
+    assert len(rows) == 4, "in full, apply(pipe), ToMA, ToDo"
+    assert any(row.startswith("| apply(pipe) |") for row in rows)
     assert all(row.count("|") == 7 for row in rows)

@@ -56,7 +56,7 @@ def options(
         bool, typer.Option("--debug", envvar="TOMADIFF_DEBUG", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Token merging for diffusion models."""
+    """Diffusion pipelines generate the same image sooner: forecast steps, merged tokens."""
     del version, debug  # read by the callback, and where errors are told
 
 
@@ -75,16 +75,23 @@ def doctor(
     """Print versions, devices and supported models, and test merging on a small UNet; exit code 1 if that fails."""
     from tomadiff.cli.doctor import examine
 
-    findings = examine()
     if gpu:
-        from tomadiff.evaluation.timing.gpu import measured
-
-        failed = "; ".join(str(check) for check in findings.checks if not check.passed)
-        typer.echo(measured(findings.rows() | {"self-test": failed or "all passed"}, model, device))
+        _measure_gpu(model, device)
         return
+    findings = examine()
     typer.echo(json.dumps(findings.as_json(), indent=2, ensure_ascii=False) if as_json else str(findings))
     if not findings.healthy:
         raise typer.Exit(1)
+
+
+def _measure_gpu(model: str | None, device: str | None) -> None:
+    from tomadiff.cli.doctor import examine
+    from tomadiff.evaluation.timing.gpu import measured, place_of
+
+    place = place_of(device)  # before the self-test takes its time
+    findings = examine()
+    failed = "; ".join(str(check) for check in findings.checks if not check.passed)
+    typer.echo(measured(findings.rows() | {"self-test": failed or "all passed"}, model, place))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 import tomadiff
+from tomadiff.errors import SettingError
 
 if TYPE_CHECKING:
     from tomadiff.evaluation.timing.latency import Measurement
@@ -17,18 +18,28 @@ if TYPE_CHECKING:
 
 METHODS = ("toma", "toma-paper", "tomesd-all", "todo")
 RATIOS = (0.25, 0.5)
-FORECASTS = (0.0, 0.05)
 ROUNDS = 3
 _FULL = 20 * 2**30  # bytes of memory that a whole SDXL and its work take and more; below, a cut of it
 _GRID, _CHANNELS = tomadiff.Grid(32, 32), 320
 
 
-def measured(about: Mapping[str, str], model: str | None, device: str | None) -> str:
-    """What is known ``about`` the machine and everything that is measured, while stderr says what is under way."""
+def place_of(device: str | None) -> torch.device:
+    """The device to measure; a CPU only for those who name it."""
     from tomadiff.evaluation.runs.models import device_of
-    from tomadiff.evaluation.timing.workloads import dtype_of
 
     place = device_of(device)
+    if place.type == "cpu" and device is None:
+        raise SettingError(
+            f"There is no GPU that torch {torch.__version__} can use, so --gpu has nothing to measure. "
+            "Add --device cpu to measure the CPU in the same way."
+        )
+    return place
+
+
+def measured(about: Mapping[str, str], model: str | None, place: torch.device) -> str:
+    """What is known ``about`` the machine and everything that is measured, while stderr says what is under way."""
+    from tomadiff.evaluation.timing.workloads import dtype_of
+
     with Console(stderr=True).status("comparing kernels") as status:
         parts = [kernels(place, dtype_of(None, place))]
         status.update("loading")
@@ -72,18 +83,19 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 # ---------------------------------------------------------------------------------------------- times
 def times(model: str | None, device: torch.device, done: Callable[[str], None]) -> str:
-    """The default and the baselines: on whole images of a pipeline, or on a step of SDXL with random weights."""
+    """What we recommend, the default and the baselines: on images of a pipeline, or on a step of a random SDXL."""
     from tomadiff.evaluation.runs import models
     from tomadiff.evaluation.runs.generate import call_of
+    from tomadiff.evaluation.runs.variants import RECOMMENDED
     from tomadiff.evaluation.timing.workloads import WholeImage, architecture_steps
 
     if model is not None:
         pipe = models.load(model, device)
         workload: Workload = WholeImage(pipe, model, call_of(model, pipe))
-        return _timed(workload, FORECASTS, done)
+        return _timed(workload, (RECOMMENDED, *METHODS), done)
     depth, size = _fits(device)
     _, step = next(architecture_steps("sdxl", [size], depth, 2, str(device)))
-    return _timed(step, (0.0,), done) + "\n\nRandom weights: times are those of the real model."
+    return _timed(step, METHODS, done) + "\n\nRandom weights: times are those of the real model."
 
 
 def _fits(device: torch.device) -> tuple[int | None, int]:
@@ -93,11 +105,11 @@ def _fits(device: torch.device) -> tuple[int | None, int]:
     return (None if torch.cuda.get_device_properties(device).total_memory >= _FULL else 2), 1024
 
 
-def _timed(workload: Workload, forecasts: Sequence[float], done: Callable[[str], None]) -> str:
+def _timed(workload: Workload, methods: Sequence[str], done: Callable[[str], None]) -> str:
     from tomadiff.evaluation.runs.failures import Failures
     from tomadiff.evaluation.timing.latency import contenders, measure
 
-    failures, (field, refused) = Failures(), contenders(METHODS, RATIOS, workload, forecasts)
+    failures, (field, refused) = Failures(), contenders(methods, RATIOS, workload)
     measured = measure(workload, field, ROUNDS, lambda: done(workload.title), failures=failures)
     rows = [_row(one) for one in measured]
     head = "| method | merged | median s | spread | speed-up | launches |", "|---|--:|--:|--:|--:|--:|"
