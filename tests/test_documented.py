@@ -3,6 +3,7 @@
 A block that cannot run here stands below ``<!-- needs a GPU -->`` or ``<!-- needs the hub -->``.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tomadiff.presets import Preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guide").glob("*.md")]
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 SLOW = ("README.md", "docs/guide/speed.md")  # generates with emoji-sdxl; predicts for full-size architectures
 _BLOCK = re.compile(
     r"^(?P<mark><!-- needs (?:a GPU|the hub) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE
@@ -135,7 +137,7 @@ def test_every_block_of_python_runs(own: list[Block]) -> None:
 
 # ---------------------------------------------------------------------------------------------- commands
 def commands() -> Iterator[tuple[str, str]]:
-    """Every ``tomadiff …`` of the pages' blocks and of the help texts."""
+    """Every ``tomadiff …`` of the pages' blocks, of the notebook, and of the help texts."""
     for path in sorted(PAGES):
         for block in blocks(path):
             if block.kind in ("sh", "bash"):
@@ -143,6 +145,10 @@ def commands() -> Iterator[tuple[str, str]]:
                     for part in line.partition("  #")[0].partition(" > ")[0].split("&&"):
                         if part.strip().startswith("tomadiff "):
                             yield f"{block.page}:{block.line}", part.strip()
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        for line in cell["source"]:
+            if line.startswith("!tomadiff "):
+                yield NOTEBOOK.name, line[1:].partition(" | ")[0].strip()
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         for line in (command.help or "").splitlines():

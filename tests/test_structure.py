@@ -32,6 +32,7 @@ CALLED_BY_OTHERS = {
     "_loop": "a weak reference that is kept for its callback",
     "_root": "a hook that is stopped by the name of its attribute",
     "metavar": "Typer, which shows options",
+    "preprocess": "Gradio, for what a field holds",
     "note_of": "users, to read how an image was generated",
     "unregister": "users, who register a family of their own",
 }

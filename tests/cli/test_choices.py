@@ -29,6 +29,7 @@ GENERATE = ("generate", "-m", "emoji-sdxl", "-p", "a fox")
         ((*GENERATE, "--method", "tomasd"), "did you mean 'tomesd'?"),
         (("eval", "-m", "emoji-sdxl", "--methods", "todo", "--ratios", "0.5"), "ToDo has a ratio of its own"),
         (("bench", "--methods", "baseline", "--ratios", "0.5"), "The baseline merges nothing"),
+        (("bench", "--methods", "recommended", "--ratios", "0.5"), "What is recommended merges nothing"),
         (("inspect", "--method", "todo", "--ratio", "0.5"), "ToDo has a ratio of its own"),
         (("bench", "--model", "emoji-flux", "--arch", "sdxl"), "Give --model emoji-flux to time a pipeline or --arch"),
         (("bench", "--arch", "sdxl", "--steps", "4"), "--steps does not go with --arch"),

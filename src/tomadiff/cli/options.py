@@ -95,12 +95,14 @@ def _numbers(name: str, text: str, example: str) -> list[float]:
 
 
 def require_ratio(methods: Sequence[str], ratio: float | None) -> None:
-    """Raise if a ratio was asked for that no method takes: the baseline merges nothing, and ToDo has its own."""
+    """Raise if a ratio was asked for that no method takes: some merge nothing, and ToDo has its own."""
+    from tomadiff.evaluation.runs.variants import RECOMMENDED
     from tomadiff.methods.registry import BASELINE, asked, named
 
-    merging = [name for name in methods if name != BASELINE]
+    merging = [name for name in methods if name not in (BASELINE, RECOMMENDED)]
     if ratio and not merging:
-        raise SettingError(f"The {BASELINE} merges nothing: leave the ratio {ratio:g} out, or name a method.")
+        what = f"The {BASELINE}" if BASELINE in methods else "What is recommended"
+        raise SettingError(f"{what} merges nothing: leave the ratio {ratio:g} out, or name a method.")
     if ratio is not None and not any(named(name, ratio)[0].ratio == ratio for name in merging):
         asked(merging[0], ratio)
 

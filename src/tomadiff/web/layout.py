@@ -8,7 +8,7 @@ from tomadiff.evaluation.report.markup import Markup, tag
 from tomadiff.evaluation.runs.variants import RECOMMENDED
 from tomadiff.methods.registry import CATALOGUE
 from tomadiff.web.maps import VIEWS
-from tomadiff.web.request import FIELDS, has_settings
+from tomadiff.web.request import FIELDS
 from tomadiff.web.session import Model, Session
 from tomadiff.web.tradeoff import RATIOS
 
@@ -30,17 +30,25 @@ class Layout:
             with gr.Column(scale=8, min_width=320), gr.Tabs(elem_id="tabs"):
                 with gr.Tab("Images"), gr.Row():
                     self._pair()
-                    self._map()
+                    self._done()
                 with gr.Tab("Trade-off"):
                     self._curve()
                 with gr.Tab("Python"):
                     self._python()
+
+        for slider in (self.ratio, self.forecast):  # request.read says what is wrong, below the field
+            slider.preprocess = _as_it_is
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of a request, by the names that :func:`tomadiff.web.request.read` knows."""
         names = ("model", "prompt", "method", "ratio", "forecast", "width", "height", "steps", "seed")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def settings(self) -> list[Any]:
+        """What is shown only for methods that leave it to the visitor."""
+        return [self.merging, self.forecasting]
 
     # ------------------------------------------------------------------------------------------ left
     def _controls(self, first: Model) -> None:
@@ -61,11 +69,11 @@ class Layout:
             elem_id="method",
         )
         self.problems["method"].render()
-        self.ratio = gr.Slider(
-            0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away: 0.5 is half", visible=False,
-            elem_id="ratio",
-        )  # fmt: skip
-        self.problems["ratio"].render()
+        with gr.Column(visible=False) as self.merging:
+            self.ratio = gr.Slider(
+                0, 0.95, 0.5, step=0.05, label="Ratio", info="Share of tokens merged away: 0.5 is half", elem_id="ratio"
+            )
+            self.problems["ratio"].render()
         offered = list(self.session.models)
         self.model = gr.Dropdown(offered, value=first.name, label="Model", elem_id="model")
         with gr.Row(elem_id="buttons"):
@@ -77,11 +85,12 @@ class Layout:
 
     def _more(self, first: Model) -> None:
         gr, canvas = self.gr, first.canvas
-        self.forecast = gr.Slider(
-            0, 0.3, 0, step=0.01, label="Forecast", visible=False, elem_id="forecast",
-            info="Tolerance of steps that are forecast, not computed (not part of the paper); 0 computes all",
-        )  # fmt: skip
-        self.problems["forecast"].render()
+        with gr.Column(visible=False) as self.forecasting:
+            self.forecast = gr.Slider(
+                0, 0.3, 0, step=0.01, label="Forecast", elem_id="forecast",
+                info="Tolerance of steps that are forecast, not computed (not part of the paper); 0 computes all",
+            )  # fmt: skip
+            self.problems["forecast"].render()
         with gr.Row():
             self.width = gr.Number(canvas.width, label="Width", min_width=90, elem_id="width")
             self.height = gr.Number(canvas.height, label="Height", min_width=90, elem_id="height")
@@ -102,17 +111,21 @@ class Layout:
             )  # fmt: skip
             self.cards = gr.HTML(elem_id="cards")
 
+    def _done(self) -> None:
+        """Which steps were computed, and what merged."""
+        with self.gr.Column(min_width=300):
+            self.computed = self.gr.HTML(elem_id="computed")
+            with self.gr.Column(visible=False) as self.merged:  # until something merged
+                self._map()
+
     def _map(self) -> None:
         gr, views = self.gr, [(name.capitalize(), name) for name in VIEWS]
-        with gr.Column(min_width=300, visible=False) as self.merged:  # shown once something merged
-            self.map = gr.Image(
-                label="What merged", format="png", interactive=False, buttons=["fullscreen"], elem_id="map"
-            )
-            self.note = gr.HTML(elem_id="note")
-            self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
-            with gr.Row():
-                self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
-                self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
+        self.map = gr.Image(label="What merged", format="png", interactive=False, buttons=["fullscreen"], elem_id="map")
+        self.note = gr.HTML(elem_id="note")
+        self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
+        with gr.Row():
+            self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
+            self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
 
     def _curve(self) -> None:
         gr, shares = self.gr, ", ".join(f"{ratio:.0%}" for ratio in RATIOS)
@@ -131,13 +144,14 @@ class Layout:
         )
         self.summary = gr.Code(label="patch.summary()", language=None, interactive=False, elem_id="summary")
 
-    def settings(self, method: str) -> Any:
-        """An update of ratio and forecast, which some methods leave nothing to choose for."""
-        return self.gr.update(visible=has_settings(method))
-
     def line(self, text: str | None) -> Any:
         """An update of a line that says what is wrong; without text it goes away."""
         return self.gr.update(value=alert(text) if text else "", visible=bool(text))
+
+
+def _as_it_is(value: Any) -> Any:
+    """Instead of Gradio's own check, which shows an error of the server."""
+    return value
 
 
 def about(model: Model) -> str:

@@ -10,7 +10,7 @@ from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.features import AnyNetwork, PairNetwork, image_features, to_pixels
 from tomadiff.evaluation.metrics.measure import gives
 from tomadiff.evaluation.metrics.table import metric
-from tomadiff.evaluation.report.markup import Markup, joined, tag
+from tomadiff.evaluation.report.markup import Markup, tag
 
 
 def apart(full: Image.Image, other: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
@@ -40,7 +40,6 @@ def cards(
     metrics: Mapping[str, float],
     reused: bool = False,
     title: str = "merged",
-    note: Markup | str = "",
 ) -> Markup:
     """A row of cards: both times in seconds, the speed-up if they were taken in one go, and every metric.
 
@@ -50,13 +49,12 @@ def cards(
         metrics: by name; see :func:`apart`.
         reused: whether the full image, and so its time, is from before.
         title: of the other image; empty if nothing was done differently, and its time says nothing.
-        note: what to say below.
     """
     times = [_card(f"{before:.2f} s", "in full" + (", cached" if reused else ""))]
     times += [_card(f"{after:.2f} s", title or "the same")]
     times += [_card(f"{before / after:.2f}×", "speed-up")] if title and not reused else []
     quality = [_card(written(name, value), metric(name).title, metric(name).about) for name, value in metrics.items()]
-    return joined([tag("dl", times, quality, class_="cards"), note])
+    return tag("dl", times, quality, class_="cards")
 
 
 def _card(value: str, title: str, about: str | None = None) -> Markup:

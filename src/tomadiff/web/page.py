@@ -159,14 +159,14 @@ class Page:
             model = self.session.models[name]
             return model.canvas.width, model.canvas.height, model.steps, parts.gr.update(info=about(model))
 
-        def offer(method: str) -> tuple[Any, Any]:
-            return parts.settings(method), parts.settings(method)
+        def offer(method: str) -> list[Any]:
+            return [parts.gr.update(visible=has_settings(method)) for _ in parts.settings]
 
         lines = list(parts.problems.values())
         changes = [*(field.change for field in fields), parts.generate.click]
         parts.gr.on(changes, check, set(fields), lines, trigger_mode="always_last", **QUICK)
         parts.model.input(choose, parts.model, [parts.width, parts.height, parts.steps, parts.prompt], **QUICK)
-        parts.method.change(offer, parts.method, [parts.ratio, parts.forecast], **QUICK)
+        parts.method.change(offer, parts.method, parts.settings, **QUICK)
 
     def _read(self, given: Given) -> ImageRequest | dict[str, str]:
         values = {name: given[field] for name, field in self.parts.fields.items()}
@@ -183,8 +183,8 @@ class Page:
 
         parts, bar = self.parts, gr.Progress()
         outputs = [
-            parts.notice, parts.shown, parts.pair, parts.cards, parts.map, parts.note, parts.merged, parts.where,
-            parts.step, parts.code, parts.summary, *parts.problems.values(),
+            parts.notice, parts.shown, parts.pair, parts.cards, parts.computed, parts.map, parts.note, parts.merged,
+            parts.where, parts.step, parts.code, parts.summary, *parts.problems.values(),
         ]  # fmt: skip
 
         def generate(given: Given, browser: gr.Request, progress: Any = bar) -> Given:
@@ -211,6 +211,7 @@ class Page:
             parts.shown: compared.request,
             parts.pair: (compared.before.image, compared.after.image),
             parts.cards: self._cards(compared),
+            parts.computed: steps_shown(compared.after.pattern, compared.after.why),
             parts.map: shown,
             parts.note: note,
             parts.merged: parts.gr.update(visible=bool(maps)),
@@ -225,7 +226,7 @@ class Page:
         after, times = compared.after, (compared.before.seconds, compared.after.seconds)
         done = [("merged", bool(after.maps)), ("forecast", bool(after.pattern.forecast))]
         title = " and ".join(word for word, holds in done if holds)
-        return cards(*times, compared.metrics, compared.reused, title, steps_shown(after.pattern, after.why))
+        return cards(*times, compared.metrics, compared.reused, title)
 
     def turn_maps(self) -> None:
         """Another view, place or step of the merge map; nothing is generated again."""

@@ -27,5 +27,6 @@ def _sentence(text: str) -> str:
 def _squares(pattern: Pattern) -> Markup:
     """Filled for a computed step; for the eye alone, since the line says the same."""
     steps = sorted((*pattern.computed, *pattern.forecast))
-    squares = [tag("span", class_="computed" if step in pattern.computed else None) for step in steps]
-    return tag("div", squares, class_="steps", aria_hidden="true")
+    squares = [tag("span", step + 1, class_="computed" if step in pattern.computed else None) for step in steps]
+    legend = tag("p", "Filled: computed. Outlined: forecast from the steps before.", class_="soft")
+    return joined([tag("div", squares, class_="steps", aria_hidden="true"), legend])
