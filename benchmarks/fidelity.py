@@ -31,7 +31,7 @@ from benchmarks.caches import calling
 from benchmarks.candidates import SETS, TUNING, Bench, adapts, digest
 from benchmarks.machine import environment
 from tomadiff import embedded
-from tomadiff.evaluation.metrics.features import Clip
+from tomadiff.evaluation.metrics.networks import Clip
 from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.runs.dry_run import dry_run
 from tomadiff.evaluation.runs.models import denoiser

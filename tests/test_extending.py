@@ -1,14 +1,20 @@
-"""New parts from outside: a selector, an unmerge, a schedule and a command take one file each, and no change of others.
+"""New parts from outside: each takes one file, and no change of others.
 
-Families, methods and metrics have examples of their own, in ``docs/adding``.
+A selector, an unmerge, a schedule, a metric, a network that looks at images, and an option of the command line.
+Families and methods have examples of their own, in ``docs/adding``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import torch
+import typer
+from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -16,7 +22,13 @@ import tomadiff
 from tests import tiny
 from tomadiff import Grid, Schedule, ToMA
 from tomadiff.cli.main import app
+from tomadiff.cli.options import Size, read_size
 from tomadiff.errors import SettingError
+from tomadiff.evaluation.metrics.distances import METRICS, Metric
+from tomadiff.evaluation.metrics.features import to_pixels
+from tomadiff.evaluation.metrics.measure import measure
+from tomadiff.evaluation.metrics.networks import NETWORKS, Gives, Known, openers
+from tomadiff.evaluation.runs.record import Run, Sample
 from tomadiff.merging.select import SELECTORS, Selection
 from tomadiff.merging.unmerge import UNMERGES, Unmerging
 
@@ -71,10 +83,58 @@ def test_a_schedule() -> None:
     assert isinstance(replace(patch.schedule, start=1), EveryOther)
 
 
-def test_a_command() -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Two images of two seeds: white ones, and merged ones that are a fifth darker."""
+    run = Run.begin(tmp_path, {}, {})
+    for seed in (0, 1):
+        for method, grey in (("baseline", 255), ("toma", 204)):
+            run.add(Sample(method, 0.0, "a fox", seed), Image.new("RGB", (16, 16), (grey, grey, grey)))
+    return run
+
+
+def test_a_metric(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    mae = Metric(
+        "MAE", "lower", 3, "mean absolute error", lambda images, others: (images - others).abs().mean((1, 2, 3))
+    )
+    monkeypatch.setitem(METRICS, "mae", mae)
+    results = measure(run, networks={})
+    assert results.row("toma", 0).metrics["mae"].value == pytest.approx(0.2)
+    assert "MAE ↓" in results.markdown()
+
+
+class Brightness:
+    """A network of one feature, beside a constant."""
+
+    def __init__(self, source: str, device: str) -> None:
+        assert (source, device) == ("nowhere", "cpu")
+
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
+        mean = to_pixels(images).mean((1, 2, 3))
+        return torch.stack([mean, torch.ones_like(mean)], 1)
+
+
+def test_a_network(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setitem(NETWORKS, "brightness", Known("nowhere", Brightness, "", Gives(pair="brightness")))
+    results = measure(run, networks=openers(["brightness"]))
+    cosine = (0.8 + 1) / (2 * (0.8**2 + 1)) ** 0.5
+    assert results.row("toma", 0).metrics["brightness"].value == pytest.approx(1 - cosine, abs=1e-6)
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., Any]]:
+    """Adds a command, for one test."""
     commands = list(app.registered_commands)
-    try:
-        app.command("hello")(lambda: print("hello"))
-        assert CliRunner().invoke(app, ["hello"]).stdout == "hello\n"
-    finally:
-        app.registered_commands[:] = commands
+    yield app.command("hello")
+    app.registered_commands[:] = commands
+
+
+def test_an_option(command: Callable[..., Any]) -> None:
+    """A command may have options of its own, beside those that several have in common."""
+
+    def hello(size: Size = None, louder: Annotated[bool, typer.Option("--louder")] = False) -> None:
+        print("HELLO" if louder else "hello", read_size(size))
+
+    command(hello)
+    assert CliRunner().invoke(app, ["hello", "--size", "64x32"]).stdout == "hello (64, 32)\n"
+    assert CliRunner().invoke(app, ["hello", "--louder"]).stdout == "HELLO None\n"

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from tests.evaluation.synthetic_runs import painted_run
 from tomadiff.cli import bench, demo, paper, tables, tune
+from tomadiff.evaluation.metrics.distances import METRICS
 from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.metrics.statistics import Interval
-from tomadiff.evaluation.metrics.table import METRICS, Results, Row
+from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.report.report import load_runs
 from tomadiff.evaluation.runs.record import Sample
 

@@ -17,19 +17,16 @@ from tests.evaluation.networks import image, save_clip, save_dino
 from tomadiff import embedded
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.metrics.features import (
-    SOURCES,
-    Clip,
-    Lpips,
     Network,
     NetworkUnavailable,
     PairNetwork,
     TextNetwork,
     batches,
     image_features,
-    openers,
     text_features,
     to_pixels,
 )
+from tomadiff.evaluation.metrics.networks import NETWORKS, Clip, Lpips, openers
 
 IMAGES = [image(0), image(1), image(2, (48, 32)), image(3, (32, 80)), image(4)]  # sizes may differ
 PROMPTS = ["a fox", "a much longer prompt about an owl that is cut off at the end", "", "naïve 🦊"]
@@ -114,7 +111,9 @@ def test_batches_leave_nothing_out() -> None:
 # ---------------------------------------------------------------------------------------------- what cannot be had
 @pytest.mark.parametrize("name", ["clip", "dino"])
 def test_a_network_that_is_not_here_says_so(name: str, tmp_path: Path) -> None:
-    with pytest.raises(NetworkUnavailable, match=rf"^{name} \({SOURCES[name]}\) cannot be had here: .*local folder"):
+    with pytest.raises(
+        NetworkUnavailable, match=rf"^{name} \({NETWORKS[name].source}\) cannot be had here: .*local folder"
+    ):
         openers([name])[name]()
     with pytest.raises(NetworkUnavailable, match="safetensors") as caught:
         openers([name], {name: tmp_path})[name]()

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from tests.evaluation.networks import image, save_clip
 from tomadiff.evaluation.metrics import distances
-from tomadiff.evaluation.metrics.features import Clip, NetworkUnavailable, to_pixels
+from tomadiff.evaluation.metrics.distances import METRICS, Metric, metric
+from tomadiff.evaluation.metrics.features import NetworkUnavailable, to_pixels
 from tomadiff.evaluation.metrics.measure import Sampling, measure
+from tomadiff.evaluation.metrics.networks import Clip
 from tomadiff.evaluation.metrics.samples import difference
-from tomadiff.evaluation.metrics.table import METRICS, Metric, Results, metric
+from tomadiff.evaluation.metrics.table import Results
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
 PROMPTS, SEEDS = ("a fox", "an owl | with a bar", "a pig"), (0, 1)

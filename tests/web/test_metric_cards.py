@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from tomadiff import embedded
-from tomadiff.evaluation.metrics.features import SOURCES, at_hand, openers
+from tomadiff.evaluation.metrics.networks import NETWORKS, at_hand, openers
 from tomadiff.evaluation.runs.synthetic_image import synthetic_image
 from tomadiff.web.metric_cards import apart, cards
 
@@ -45,7 +45,7 @@ def test_networks_at_hand_are_those_whose_files_are_here(tmp_path: Path, monkeyp
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(embedded, "available", lambda: ("emoji-sdxl",))
     assert at_hand() == ()
-    folder = tmp_path / f"models--{SOURCES['dino'].replace('/', '--')}"
+    folder = tmp_path / f"models--{NETWORKS['dino'].source.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc").mkdir(parents=True)

@@ -139,7 +139,7 @@ def read_networks(text: str | None) -> dict[str, Any] | None:
     """``"judge,clip=/models/clip"`` → how to open each; ``"none"`` → no network, ``None`` → all that can be had."""
     if text is None or text == "none":
         return None if text is None else {}
-    from tomadiff.evaluation.metrics.features import openers
+    from tomadiff.evaluation.metrics.networks import openers
 
     names, places = read_places(text)
     return dict(openers(names, places))

@@ -89,7 +89,7 @@ def show(results: Results, folder: Path, page: Path, wide: bool = False) -> None
 
 def print_results(console: Console, results: Results, wide: bool = False) -> None:
     """A row for each method and ratio: time, gain over the reference, and every metric ± half its interval."""
-    from tomadiff.evaluation.metrics.table import metric
+    from tomadiff.evaluation.metrics.distances import metric
 
     title = f"against {results.reference}; ± is half the {results.confidence:.0%} interval over {results.resampled}"
     metrics = [metric(name) for name in results.columns]
@@ -105,7 +105,7 @@ def _about(row: Row, first: Row) -> tuple[str, str, str, str, str]:
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    from tomadiff.evaluation.metrics.table import metric
+    from tomadiff.evaluation.metrics.distances import metric
 
     return [_cell(row.metrics.get(name), metric(name).digits) for name in names]
 

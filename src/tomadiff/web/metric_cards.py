@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from PIL import Image
 
 from tomadiff.evaluation.metrics import distances
+from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.metrics.features import AnyNetwork, PairNetwork, image_features, to_pixels
-from tomadiff.evaluation.metrics.measure import gives
-from tomadiff.evaluation.metrics.table import metric
+from tomadiff.evaluation.metrics.networks import gives
 from tomadiff.evaluation.report.markup import Markup, tag
 
 
 def apart(full: Image.Image, other: Image.Image, networks: Mapping[str, AnyNetwork]) -> dict[str, float]:
     """PSNR, SSIM, and the distance that each network sees, by their names in tables."""
     pixels = distances.pixel_metrics(to_pixels([other]), to_pixels([full]))
-    found = {"psnr": min(float(pixels["psnr"]), distances.PSNR_CEILING), "ssim": float(pixels["ssim"])}
+    found = {name: float(pixels[name]) for name in ("psnr", "ssim")}
     for name, network in networks.items():
         found[gives(name).pair or name] = _seen(network, full, other)
     return found

@@ -13,7 +13,8 @@ from typing import Any
 from PIL import Image
 
 from tomadiff.errors import SettingError
-from tomadiff.evaluation.metrics.features import AnyNetwork, NetworkUnavailable, at_hand, openers
+from tomadiff.evaluation.metrics.features import AnyNetwork, NetworkUnavailable
+from tomadiff.evaluation.metrics.networks import at_hand, openers
 from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import as_prompt, call_of, generate_batch, warm_up
 from tomadiff.evaluation.runs.variants import RECOMMENDED, Variant, require_supported, variants

@@ -8,7 +8,7 @@ from functools import partial
 
 from PIL import Image
 
-from tomadiff.evaluation.metrics.table import metric
+from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.report.curves import Point, Series, chart
 from tomadiff.evaluation.report.markup import Markup, data_uri, tag
 from tomadiff.web.metric_cards import written

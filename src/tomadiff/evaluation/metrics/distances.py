@@ -7,11 +7,14 @@ Two kinds, and the names of their arguments tell which:
 - on features ``(N, D)`` of any network (see ``features.py``): per pair ``(N,)``, or one number for two whole sets.
 
 Everything is computed in float64: distances of nearly equal images are small differences of large sums.
+
+:data:`METRICS` says how each is shown, and those that networks give as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,17 +23,10 @@ from torch import Tensor
 from tomadiff.errors import SettingError, ShapeError, require_count
 
 WINDOW, SIGMA = 11, 1.5  # of SSIM's Gaussian, as in Wang et al. 2004
-
-
-PSNR_CEILING = 100.0  # dB, for equal images: an average with an infinity in it says nothing
+PSNR_CEILING = 100.0  # dB, for equal images
 
 
 # ---------------------------------------------------------------------------------------------- pixels
-def pixel_metrics(images: Tensor, others: Tensor) -> dict[str, Tensor]:
-    """MSE, PSNR and SSIM by name, each ``(B,)``."""
-    return {"mse": mse(images, others), "psnr": psnr(images, others), "ssim": ssim(images, others)}
-
-
 def mse(images: Tensor, others: Tensor, scale: float = 255.0) -> Tensor:
     """Mean squared error per image ``(B,)``, of pixels that run from 0 to ``scale``.
 
@@ -44,6 +40,11 @@ def mse(images: Tensor, others: Tensor, scale: float = 255.0) -> Tensor:
 def psnr(images: Tensor, others: Tensor) -> Tensor:
     """Peak signal-to-noise ratio per image ``(B,)`` in dB; infinite where two images are equal."""
     return -10 * mse(images, others, scale=1.0).log10()
+
+
+def finite_psnr(images: Tensor, others: Tensor) -> Tensor:
+    """:func:`psnr`, at most 100 dB: an average with an infinity in it says nothing."""
+    return psnr(images, others).clamp(max=PSNR_CEILING)
 
 
 def ssim(images: Tensor, others: Tensor) -> Tensor:
@@ -177,3 +178,58 @@ def _require_features(x: Tensor, y: Tensor, paired: bool = False, least: int = 1
 
 def _size(images: Tensor) -> str:
     return f"{images.shape[-2]}×{images.shape[-1]}"
+
+
+# ---------------------------------------------------------------------------------------------- all metrics
+@dataclass(frozen=True)
+class Metric:
+    """How to show a metric, and how to compute it where pixels are all it needs.
+
+    Attributes:
+        title: for headings.
+        better: "higher" or "lower".
+        digits: after the point.
+        about: one line for people who meet it for the first time.
+        of_pixels: the function of ``images, others``; ``None`` of what a network gives.
+    """
+
+    title: str
+    better: str
+    digits: int
+    about: str
+    of_pixels: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+METRICS = {
+    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged image", mse),
+    "psnr": Metric(
+        "PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two images are equal", finite_psnr
+    ),
+    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged image", ssim),
+    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged image"),
+    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged image"),
+    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged image"),
+    "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of image and prompt under CLIP"),
+    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged image"),
+    "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of image and prompt under emoji-judge"),
+    "fid": Metric("FID", "lower", 2, "Fréchet distance of Inception features to the unmerged set"),
+    "kid": Metric("KID", "lower", 5, "kernel distance of Inception features to the unmerged set"),
+    "judge_fid": Metric("judge-FD", "lower", 4, "Fréchet distance of emoji-judge features to the unmerged set"),
+    "judge_kid": Metric("judge-KD", "lower", 5, "kernel distance of emoji-judge features to the unmerged set"),
+}
+"""By name; a function of pixels that is added here is measured and shown everywhere."""
+
+
+def metric(name: str) -> Metric:
+    """How to show a metric by its name in results; one nobody described is shown under its name."""
+    bare = name.removesuffix("_reference")
+    known = METRICS.get(bare, Metric(bare, "lower", 4, bare))
+    if bare == name:
+        return known
+    about = known.about.replace("the unmerged set", "the reference images")
+    return Metric(f"{known.title} (reference)", known.better, known.digits, about)
+
+
+def pixel_metrics(images: Tensor, others: Tensor) -> dict[str, Tensor]:
+    """Every metric of pixels by name, each ``(B,)``."""
+    return {name: one.of_pixels(images, others) for name, one in METRICS.items() if one.of_pixels is not None}

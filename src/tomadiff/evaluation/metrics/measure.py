@@ -27,10 +27,10 @@ from tomadiff.evaluation.metrics.features import (
     TextNetwork,
     batches,
     image_features,
-    openers,
     text_features,
     to_pixels,
 )
+from tomadiff.evaluation.metrics.networks import Gives, gives, openers
 from tomadiff.evaluation.metrics.samples import Group, grouped, images_in, matched, resampled
 from tomadiff.evaluation.metrics.statistics import (
     RESAMPLES,
@@ -43,34 +43,6 @@ from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
 MANY = 5000  # features per set, above which KID looks at subsets
-
-
-@dataclass(frozen=True)
-class Gives:
-    """Which metrics come out of a network, by name; ``None`` where that kind is not wanted of it."""
-
-    pair: str | None = None
-    text: str | None = None
-    frechet: str | None = None
-    kernel: str | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
-        return tuple(name for name in (self.pair, self.text, self.frechet, self.kernel) if name)
-
-
-GIVES = {
-    "clip": Gives(pair="clip_i", text="clip_t"),
-    "dino": Gives(pair="dino"),
-    "lpips": Gives(pair="lpips"),
-    "inception": Gives(frechet="fid", kernel="kid"),
-}
-
-
-def gives(name: str) -> Gives:
-    """What a network is asked for: everything, of one that :data:`GIVES` does not list (such as emoji-judge)."""
-    return GIVES.get(name, Gives(pair=name, text=f"{name}_t", frechet=f"{name}_fid", kernel=f"{name}_kid"))
 
 
 @dataclass(frozen=True)
@@ -97,7 +69,7 @@ def measure(
     Args:
         run: with samples of ``reference`` and of other methods.
         reference: the method that the others are compared with.
-        networks: how to open each network (:func:`tomadiff.evaluation.metrics.features.openers`), all of them unless
+        networks: how to open each network (:func:`tomadiff.evaluation.metrics.networks.openers`), all of them unless
             told; one that cannot be had is listed in ``Results.missing``, and the rest is measured.
         reference_images: a folder of images to compare every set with as well, the reference's included.
         sampling: how intervals are made.
@@ -139,15 +111,15 @@ class _Work:
 
     # -------------------------------------------------------------------------------- per image
     def pixels(self) -> None:
-        """MSE, PSNR and SSIM of every pair."""
+        """Every metric of pixels, of every pair."""
         self.say("pixels")
+        wanted = {name: one.of_pixels for name, one in distances.METRICS.items() if one.of_pixels is not None}
         for part, images, others in self._pixel_batches():
-            self._note("mse", part, distances.mse(images, others))
-            self._note("psnr", part, distances.psnr(images, others).clamp(max=distances.PSNR_CEILING))
-            try:
-                self._note("ssim", part, distances.ssim(images, others))
-            except ShapeError as problem:  # images smaller than its window; the rest can still be measured
-                self.missing["ssim"] = str(problem)
+            for name, function in wanted.items():
+                try:
+                    self._note(name, part, function(images, others))
+                except ShapeError as problem:  # images smaller than SSIM's window; the rest can still be measured
+                    self.missing[name] = str(problem)
 
     def _pixel_batches(self) -> Iterator[tuple[list[Sample], Tensor, Tensor]]:
         everyone = (pair for pairs in self.pairs.values() for pair in pairs)

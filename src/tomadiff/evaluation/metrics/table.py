@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tomadiff.evaluation.metrics.distances import METRICS, metric
 from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.runs.record import RunError
 from tomadiff.utils.reading import (
@@ -32,50 +33,6 @@ from tomadiff.utils.writing import write_whole
 
 
 @dataclass(frozen=True)
-class Metric:
-    """How to show a metric.
-
-    Attributes:
-        title: for headings.
-        better: "higher" or "lower".
-        digits: after the point.
-        about: one line for people who meet it for the first time.
-    """
-
-    title: str
-    better: str
-    digits: int
-    about: str
-
-
-METRICS = {
-    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged image"),
-    "psnr": Metric("PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two images are equal"),
-    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged image"),
-    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged image"),
-    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged image"),
-    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged image"),
-    "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of image and prompt under CLIP"),
-    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged image"),
-    "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of image and prompt under emoji-judge"),
-    "fid": Metric("FID", "lower", 2, "Fréchet distance of Inception features to the unmerged set"),
-    "kid": Metric("KID", "lower", 5, "kernel distance of Inception features to the unmerged set"),
-    "judge_fid": Metric("judge-FD", "lower", 4, "Fréchet distance of emoji-judge features to the unmerged set"),
-    "judge_kid": Metric("judge-KD", "lower", 5, "kernel distance of emoji-judge features to the unmerged set"),
-}
-
-
-def metric(name: str) -> Metric:
-    """How to show a metric by its name in :attr:`Row.metrics`; one nobody described is shown under its name."""
-    bare = name.removesuffix("_reference")
-    known = METRICS.get(bare, Metric(bare, "lower", 4, bare))
-    if bare == name:
-        return known
-    about = known.about.replace("the unmerged set", "the reference images")
-    return Metric(f"{known.title} (reference)", known.better, known.digits, about)
-
-
-@dataclass(frozen=True)
 class Row:
     """One method at one ratio.
 
@@ -85,7 +42,7 @@ class Row:
         count: of images.
         seconds: per image, the median.
         flops: of the denoiser per image, the mean; 0 where they were not counted.
-        metrics: by name; see :data:`METRICS`.
+        metrics: by name; see :data:`~tomadiff.evaluation.metrics.distances.METRICS`.
     """
 
     method: str
@@ -116,7 +73,7 @@ class Results:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the metrics that some row has, in the order of :data:`METRICS`, others behind."""
+        """Names of the metrics that some row has, the described ones first."""
         present = dict.fromkeys(name for row in self.rows for name in row.metrics)
         known = [*METRICS, *(f"{name}_reference" for name in METRICS)]
         return (*(name for name in known if name in present), *(name for name in present if name not in known))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from tomadiff.evaluation.metrics.distances import Metric, metric
 from tomadiff.evaluation.metrics.statistics import Interval
-from tomadiff.evaluation.metrics.table import Metric, metric
 from tomadiff.evaluation.report.report import title_of
 from tomadiff.evaluation.runs.variants import Variant
 

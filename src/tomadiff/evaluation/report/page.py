@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.metrics.samples import PairKey, grouped
-from tomadiff.evaluation.metrics.table import Row, metric
+from tomadiff.evaluation.metrics.table import Row
 from tomadiff.evaluation.report.markup import Markup, data_uri, joined, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table_of
 from tomadiff.evaluation.report.report import (

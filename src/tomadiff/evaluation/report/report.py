@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 from tomadiff.evaluation.metrics import distances
+from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.metrics.features import to_pixels
 from tomadiff.evaluation.metrics.samples import Group, Pair, PairKey, grouped, matched, resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, ratio_interval
-from tomadiff.evaluation.metrics.table import Results, Row, metric
+from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 from tomadiff.evaluation.runs.variants import BASELINE, RECOMMENDED, UNGUARDED
 from tomadiff.methods.registry import CATALOGUE, PAPER, entry
@@ -112,10 +113,10 @@ def _pixels(run: Run, pairs: list[Pair]) -> dict[str, Interval]:
     both = [(run.image(own.key), run.image(other.key)) for own, other in pairs]
     if not both or any(one.size != other.size for one, other in both):
         return {}
-    values: dict[str, list[float]] = {"mse": [], "psnr": [], "ssim": []}
+    values: dict[str, list[float]] = {}
     for one, other in both:  # one at a time: a run may hold thousands
         for name, value in distances.pixel_metrics(to_pixels([one]), to_pixels([other])).items():
-            values[name].append(min(value.item(), distances.PSNR_CEILING) if name == "psnr" else value.item())
+            values.setdefault(name, []).append(value.item())
     prompts = resampled([sample.prompt for sample, _ in pairs])
     return {name: mean_interval(torch.tensor(numbers), prompts) for name, numbers in values.items()}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tomadiff.evaluation.metrics.table import Row, metric
+from tomadiff.evaluation.metrics.distances import metric
+from tomadiff.evaluation.metrics.table import Row
 from tomadiff.evaluation.report.curves import Point, Series, chart, marker
 from tomadiff.evaluation.report.markup import Markup, joined, tag
 from tomadiff.evaluation.report.report import LoadedRun, heading, title_of
