@@ -6,17 +6,15 @@ ten steps are put together as in :mod:`benchmarks.speed`. The eager model is tim
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import where
-from benchmarks.speed import BASELINE, ROOT, Case, on, parse_case, timed
+from benchmarks.speed import BASELINE, ROOT, Case, on, timed, timing_parser
 from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.workloads import Step
 
@@ -71,15 +69,10 @@ def rows(case: Case, rounds: int, backend: str = "inductor") -> list[Row]:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure what is missing, show, write."""
-    parser = argparse.ArgumentParser(description="Compiled blocks with and without merging.")
-    parser.add_argument("--cases", nargs="*", help="model:size or model:size:depth; default: all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    wanted = parser.parse_args(given)
+    wanted = timing_parser("Compiled blocks with and without merging.", CASES, 3, RESULTS).parse_args(given)
     ready_to_time(wanted.threads)
     console = Console(highlight=False)
-    for case in [parse_case(text) for text in wanted.cases] if wanted.cases else CASES:
+    for case in wanted.cases:
         if where(read(wanted.out), **case.columns):
             console.print(f"{case.title}: all there.")
             continue

@@ -200,21 +200,31 @@ def note_machine(path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the command
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Steps of full-size denoisers with and without merging.")
-    parser.add_argument("--quick", action="store_true", help="SDXL at 512² and few methods, into build/")
-    parser.add_argument("--cases", nargs="*", help="model:size or model:size:depth; default: all")
-    parser.add_argument("--methods", nargs="*", choices=tuple(CONTENDERS), help="default: all")
-    parser.add_argument("--rounds", type=int, help="how often everything is timed")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="the CSV")
-    return parser.parse_args(given)
-
-
 def parse_case(text: str) -> Case:
     """``"flux:1024:1"`` is one block per stack of Flux at 1024²."""
     model, size, *depth = text.split(":")
     return Case(model, int(size), int(depth[0]) if depth else None)
+
+
+def timing_parser(
+    description: str, cases: Sequence[Case] = (), rounds: int | None = None, out: Path | None = None
+) -> argparse.ArgumentParser:
+    """The arguments of every command that times cases."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--cases", nargs="+", type=parse_case, default=cases, help="model:size or model:size:depth; default: all"
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help="how often everything is timed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=out, help="the CSV")
+    return parser
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = timing_parser("Steps of full-size denoisers with and without merging.")
+    parser.add_argument("--quick", action="store_true", help="SDXL at 512² and few methods, into build/")
+    parser.add_argument("--methods", nargs="*", choices=tuple(CONTENDERS), help="default: all")
+    return parser.parse_args(given)
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -223,7 +233,7 @@ def main(given: Sequence[str] | None = None) -> None:
     ready_to_time(wanted.threads)
     plan = SHORT if wanted.quick else {name: tuple(known) for name, known in CONTENDERS.items()}
     plan = {name: ratios for name, ratios in plan.items() if not wanted.methods or name in wanted.methods}
-    cases = [parse_case(text) for text in wanted.cases] if wanted.cases else CASES[: 1 if wanted.quick else None]
+    cases = wanted.cases or CASES[: 1 if wanted.quick else None]
     path = wanted.out or (QUICK if wanted.quick else RESULTS)
     if not wanted.quick:
         note_machine(path.with_name("hardware.csv"))

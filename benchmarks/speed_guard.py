@@ -6,7 +6,6 @@ Rows go to ``benchmarks/results/guard.csv`` as they are measured; what is there 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import least, where
-from benchmarks.speed import ROOT, Case, on, parse_case, timed
+from benchmarks.speed import ROOT, Case, on, timed, timing_parser
 from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.workloads import Step
 
@@ -100,15 +99,10 @@ def measure(case: Case, rounds: int, path: Path, console: Console) -> None:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure what is missing; 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description="Guarded patches over sizes and ratios.")
-    parser.add_argument("--cases", nargs="*", help="model:size or model:size:depth; default: all")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    wanted = parser.parse_args(given)
+    wanted = timing_parser("Guarded patches over sizes and ratios.", CASES, 2, RESULTS).parse_args(given)
     ready_to_time(wanted.threads)
     console = Console(highlight=False)
-    for case in [parse_case(text) for text in wanted.cases] if wanted.cases else CASES:
+    for case in wanted.cases:
         measure(case, wanted.rounds, wanted.out, console)
     wrong = broken(read(wanted.out))
     console.print("\n".join(wrong) or "Never slower, and merging where it wins: kept.")

@@ -15,7 +15,7 @@ from tomadiff.evaluation.runs import models
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py") if path.stem != "common")
-QUICK = ("flux2", "sdxl")
+QUICK = ("flux1", "flux2")
 
 
 @pytest.mark.parametrize(

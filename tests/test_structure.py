@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -39,10 +40,15 @@ CALLED_BY_OTHERS = {
 REGISTERS = ["@app.command*", "@register_flop_formula*", "@*.register_fake"]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef, int]]:
     """Every function but Triton programs, with its number of lines."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_triton(node):
                 yield path, node, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -61,8 +67,9 @@ def test_files_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    assert median(lines for _, _, lines in functions()) <= 8
-    assert [f"{path.name}: {node.name}, {lines} lines" for path, node, lines in functions() if lines > 45] == []
+    found = list(functions())
+    assert median(lines for _, _, lines in found) <= 8
+    assert [f"{path.name}: {node.name}, {lines} lines" for path, node, lines in found if lines > 45] == []
 
 
 def test_no_ten_lines_stand_twice() -> None:
@@ -104,20 +111,19 @@ def test_importing_loads_neither_diffusers_nor_costs() -> None:
 
 def test_private_names_of_others_are_in_one_place() -> None:
     """A name with an underscore that tomadiff does not define belongs to another library."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-    own = {name for tree in trees.values() for name in _defined(tree)}
+    own = {name for path in FILES for name in _defined(tree(path))}
     wrong = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.attr}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own | KNOWN.keys()
         and not str(path.relative_to(PACKAGE)).startswith(HOOKS)
     ]  # fmt: skip
     assert wrong == []
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _defined(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

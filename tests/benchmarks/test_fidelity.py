@@ -255,7 +255,7 @@ def test_what_must_hold_does_if_it_does(tmp_path: Path) -> None:
 
 
 def test_what_is_missed_is_told(tmp_path: Path) -> None:
-    made_up(tmp_path, toma=2.0)
+    made_up(tmp_path, sets=("paper", "matched"), toma=2.0)
     (results,) = Results.read(tmp_path, "emoji-sdxl")
     verdicts = {one.text: one.verdict for one in demands(results)}
     assert verdicts["the paper's cost at 0.5"] == "**missed**"

@@ -32,20 +32,17 @@ def test_without_weights_a_synthetic_image_stands_in(tmp_path: Path, monkeypatch
         assert image.width > image.height
 
 
-def test_with_weights_everything_is_written_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = tiny.build("sdxl")
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command, with a tiny pipeline of few blocks in the place of the trained one."""
+    small = tiny.build("pixart")
     small.pipe.set_progress_bar_config(disable=True)
     monkeypatch.setattr(models, "load", lambda *_, **__: small.pipe)
     monkeypatch.setattr(models, "settings", lambda _: {**small.settings, "num_inference_steps": 2})
-    asked = [
-        "demo",
-        "--out",
-        str(tmp_path),
-        "--prompt",
-        "a fox",
-        "--prompt",
-        "<script>",
-    ]
+    return ["demo", "--out", str(tmp_path), "--prompt", "a fox", "--prompt", "<script>"]
+
+
+def test_with_weights_everything_is_written_and_said(asked: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, asked, env=WIDE)
     assert result.exit_code == 0, result.output
     for name in ("index.html", "grid.png", "merge_map.png"):
@@ -54,8 +51,13 @@ def test_with_weights_everything_is_written_and_said(tmp_path: Path, monkeypatch
     for way in ("in full", "apply(pipe)", "speedup=2", "ToMA, 25%", "ToMA, 75%"):
         assert way in result.output
     assert result.output.count("×") >= 4, "a speed-up of each way but the full one"
-    again = CliRunner().invoke(app, asked, env=WIDE)  # in the same folder, and anew
-    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_folder_begins_anew(asked: list[str]) -> None:
+    for _ in range(2):
+        result = CliRunner().invoke(app, asked, env=WIDE)
+        assert result.exit_code == 0, result.output
 
 
 def test_report_writes_the_page_next_to_its_table(tmp_path: Path) -> None:

@@ -120,10 +120,10 @@ def test_apply_again_replaces_and_remove_finds_it() -> None:
 
 @pytest.mark.parametrize("wrong", ["much", True, -1, 2.0, [0.1]])
 def test_a_wrong_forecast_is_refused(wrong: object) -> None:
-    one = tiny.build("sdxl")
+    model = tiny.model("pixart")
     with pytest.raises(SettingError, match=r"tolerance|from 0 to 1"):
-        tomadiff.apply(one.pipe, forecast=wrong)
-    assert "_tomadiff_forecast" not in vars(one.model)
+        tomadiff.apply(model, forecast=wrong)
+    assert "_tomadiff_forecast" not in vars(model)
 
 
 # ---------------------------------------------------------------------------------------------- with merging
@@ -236,13 +236,11 @@ def test_two_models_have_histories_of_their_own() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- schedulers
-SCHEDULERS = (
-    *("HeunDiscrete", "EulerAncestralDiscrete", "LCM", "DPMSolverSDE", "PNDM"),
-    *("DDIM", "DDPM", "KDPM2Discrete", "UniPCMultistep", "TCD"),
-)
+SCHEDULERS = ("HeunDiscrete", "EulerAncestralDiscrete", "LCM", "DPMSolverSDE", "PNDM")
+MORE = ("DDIM", "DDPM", "KDPM2Discrete", "UniPCMultistep", "TCD")
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", [*SCHEDULERS, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE)])
 def test_schedulers_of_all_kinds(scheduler: str) -> None:
     one = tiny.build("sdxl")
     if scheduler == "DPMSolverSDE":
@@ -360,7 +358,9 @@ def _counter(graphs: list[Any]) -> Callable[..., Any]:
     return backend
 
 
-@pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place, compiled_by_block])
+@pytest.mark.parametrize(
+    "compiled", [pytest.param(compiled_whole, marks=pytest.mark.slow), compiled_in_place, compiled_by_block]
+)
 def test_compiled_models_need_no_more_graphs(compiled: Callable[..., None]) -> None:
     torch._dynamo.reset()
     one = tiny.build("flux")

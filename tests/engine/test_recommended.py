@@ -67,7 +67,8 @@ def test_it_works_without_a_family_and_travels() -> None:
 
 # ---------------------------------------------------------------------------------------------- budgets
 CAPS = [
-    ("flux", 8, 0.4),
+    ("pixart", 8, 0.4),
+    pytest.param("flux", 8, 0.4, marks=pytest.mark.slow),
     pytest.param("sdxl", 8, 0.55, marks=pytest.mark.slow),
     *(
         pytest.param(family, steps, flops, marks=pytest.mark.slow)

@@ -10,6 +10,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 from benchmarks.ahead_of_time import ARCHITECTURES, LENGTHS, Program, occupied, programs
 
+OLDEST, *NEWER = ARCHITECTURES
 OFTEN = [program for program in programs(("fp16",)) if program.tokens < 256]
 RARELY = [program for program in programs() if program not in OFTEN]
 
@@ -18,7 +19,7 @@ def name(program: Program) -> str:
     return f"{program.name}-{program.tokens}-{program.dtype}"
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [OLDEST, *(pytest.param(one, marks=pytest.mark.slow) for one in NEWER)])
 @pytest.mark.parametrize("program", OFTEN, ids=name)
 def test_regions_of_16_and_64_tokens_spill_nothing(program: Program, architecture: int) -> None:
     found = occupied(program, architecture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,6 +35,7 @@ def environment(device: str = "cpu", dtype: str = "float32", processes: int = 1)
     }
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)
