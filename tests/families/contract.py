@@ -285,7 +285,7 @@ class SiteCall:
 
 def samples_first(site: Site, tokens: Tensor) -> Tensor:
     """Tokens of a call as ``(B, N, C)``, and back."""
-    return tokens.transpose(0, 1) if site.tokens_first else tokens
+    return tokens.transpose(0, 1) if site.facts.tokens_first else tokens
 
 
 def sites(model: nn.Module) -> list[tuple[nn.Module, Site]]:
@@ -303,7 +303,7 @@ def recorded(model: nn.Module, call: Callable[[], Any]) -> list[SiteCall]:
         outputs = tuple(samples_first(site, out).clone() for out in as_tuple(output))
         plan, raster_plan = copy.copy(site.group.plan), site.group.last
         tokens = samples_first(site, tokens).clone()
-        if not site.serves_text or site.fits(tokens.shape):
+        if not site.facts.serves_text or site.fits(tokens.shape):
             calls.append(SiteCall(module, site, plan, raster_plan, tokens, rest, outputs))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module, _ in sites(model)]

@@ -210,7 +210,7 @@ def _like_group(group: PlanGroup) -> tuple[Any, ...]:
 
 
 def _like(site: Site) -> tuple[Any, ...]:
-    return (*_like_group(site.group), site.kind, site.joint, site.outputs, site.sequence)
+    return (*_like_group(site.group), site.kind, site.facts.joint, site.facts.outputs, site.facts.sequence)
 
 
 def shapes_in(tree: Any) -> tuple[tuple[int, ...], ...]:

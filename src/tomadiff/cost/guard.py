@@ -177,7 +177,7 @@ class Guard:
             return None
         described = self.family.block(module)
         if described is None:
-            return work_of(site.kind, module, joint=site.joint)
+            return work_of(site.kind, module, joint=site.facts.joint)
         inside = [(op.kind, getattr(module, op.path, None)) for op in described.ops]
         joint = any(op.joint for op in described.ops + described.pooled)
         return work_of(site.kind, module, [(kind, op) for kind, op in inside if isinstance(op, nn.Module)], joint)

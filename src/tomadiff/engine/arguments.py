@@ -22,17 +22,17 @@ def for_merged(
     group = site.group
     for rows in site.picked:
         args, kwargs = _with_picked_rows(site, rows, tokens, args, kwargs)
-    if site.again:
-        given = {name: kwargs[name] for name in site.again if kwargs.get(name) is not None}
+    if site.facts.again:
+        given = {name: kwargs[name] for name in site.facts.again if kwargs.get(name) is not None}
         same = {name: group.merge(given[name], site.head) for name in given if given[name].shape == tokens.shape}
         kwargs = {**kwargs, **same}
-    if site.key_bias is None or not group.proportional:
+    if site.facts.key_bias is None or not group.proportional:
         return args, kwargs
     text = kwargs.get("encoder_hidden_states")  # if it is not in one sequence with the tokens
     bias = {"attention_mask": _sizes_of_keys(site, tokens, 0 if text is None else text.shape[1])}
-    if site.key_bias == "attention_mask":
+    if site.facts.key_bias == "attention_mask":
         return args, {**kwargs, **bias}
-    return args, {**kwargs, site.key_bias: {**(kwargs.get(site.key_bias) or {}), **bias}}
+    return args, {**kwargs, site.facts.key_bias: {**(kwargs.get(site.facts.key_bias) or {}), **bias}}
 
 
 def _sizes_of_keys(site: Site, tokens: Tensor, text: int) -> Tensor:

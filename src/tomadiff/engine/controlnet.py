@@ -26,7 +26,7 @@ from tomadiff.engine.components import take_off
 from tomadiff.engine.driver import OneAtATime, find_driver
 from tomadiff.engine.forecast import MARK as FORECAST
 from tomadiff.engine.forecast import ForecastModel, form_of, require_no_cache, time_of
-from tomadiff.engine.hooks import let_travel, stop_travel, unwrap
+from tomadiff.engine.hooks import make_picklable, undo_picklable, unwrap
 from tomadiff.engine.outer_hooks import Around
 from tomadiff.steps.clock import Clock
 from tomadiff.steps.forecast import Forecast
@@ -51,7 +51,7 @@ class ForecastControl:
         """A new image starts."""
         self._generation = generation
         self._form: Hashable = None  # of the last computed call
-        self._looks: list[Any] = []  # of its output
+        self._specs: list[Any] = []  # of the tensors of its output
         self._structure: Any = None
         self._last: list[weakref.ref[Tensor]] = []  # its output
         self._is_direct = False  # whether the denoiser was given it as it is
@@ -70,7 +70,7 @@ class ForecastControl:
         forecast.control = weakref.ref(self)
         self.model.__dict__[MARK] = self
         self._around = Around(self.outer, self._call)
-        let_travel(self.model)
+        make_picklable(self.model)
 
     def take_off(self) -> None:
         """Leave the ControlNet as it was."""
@@ -80,7 +80,7 @@ class ForecastControl:
         self._begin(None)
         self._around.stop()
         del self.model.__dict__[MARK]
-        stop_travel(self.model)
+        undo_picklable(self.model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ForecastControl:
         """Another ControlNet belongs to another denoiser, or to none yet."""
@@ -110,14 +110,14 @@ class ForecastControl:
 
     def _stand_in(self, call: Callable[[], Any]) -> Any:
         self._left_out += 1
-        leaves = [torch.zeros(**look) if isinstance(look, dict) else look for look in self._looks]
+        leaves = [torch.zeros(**spec) if isinstance(spec, dict) else spec for spec in self._specs]
         self._pending.append((call, _tensors(leaves)))
         return _pytree.tree_unflatten(leaves, self._structure)
 
     def _keep(self, form: Hashable, output: Any) -> None:
         self._computed += 1
         leaves, self._structure = _pytree.tree_flatten(output)
-        self._form, self._looks = form, list(map(_look, leaves))
+        self._form, self._specs = form, list(map(_spec, leaves))
         self._last = list(map(weakref.ref, _tensors(leaves)))
         self._is_direct = False
 
@@ -140,7 +140,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _look(leaf: Any) -> Any:
+def _spec(leaf: Any) -> Any:
     """How to make a tensor like this one; anything else as it is."""
     return {"size": leaf.shape, "dtype": leaf.dtype, "device": leaf.device} if isinstance(leaf, Tensor) else leaf
 

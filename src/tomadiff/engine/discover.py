@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from tomadiff.engine.group import PlanGroup, StepContext
-from tomadiff.engine.site import Site
+from tomadiff.engine.site import Site, SiteKind
 from tomadiff.errors import SettingError, UnsupportedModelError
 from tomadiff.families.base import Block, Family, Op, OpKind, Stack
 from tomadiff.families.registry import describe_supported
@@ -22,13 +21,9 @@ class Wrapped:
     """A module to inject, and what its site needs to know; see :class:`tomadiff.engine.site.Site`."""
 
     module: nn.Module
-    kind: OpKind | Literal["block", "plan", "pooled"]
+    kind: SiteKind
+    facts: Op | Block
     path: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-_OF_BOTH = ("rotary", "outputs", "key_bias", "sequence", "mask", "rows", "whole", "names", "in_place")
-_OF_OP = (*_OF_BOTH, "joint", "again", "serves_text", "tokens_first")
 
 
 def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterator[Wrapped]:
@@ -36,10 +31,10 @@ def calls_to_wrap(block: nn.Module, described: Block, method: Method) -> Iterato
     if method.pools:
         yield from _ops(block, described.ops + described.pooled, ("attention",), pooled=True)
     elif not described.only_ops and (method.span == "block" or not described.ops):
-        yield Wrapped(block, "block", "", _facts(described, _OF_BOTH))
+        yield Wrapped(block, "block", described)
     else:
         if method.plans_from == "block":
-            yield Wrapped(block, "plan", "", _facts(described, ("sequence", "mask", "names", "in_place")))
+            yield Wrapped(block, "plan", replace(described, rotary=None, rows=(), whole=""))  # nothing is merged here
         kinds = tuple(op.kind for op in described.ops if getattr(method, f"merge_{op.kind}"))
         yield from _ops(block, described.ops, kinds)
 
@@ -48,12 +43,7 @@ def _ops(block: nn.Module, ops: tuple[Op, ...], kinds: tuple[OpKind, ...], poole
     for op in ops:
         module = getattr(block, op.path, None)
         if isinstance(module, nn.Module) and op.kind in kinds:
-            kind: Literal["pooled"] | OpKind = "pooled" if pooled else op.kind
-            yield Wrapped(module, kind, f".{op.path}", _facts(op, _OF_OP))
-
-
-def _facts(described: Block | Op, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(described, name) for name in names}
+            yield Wrapped(module, "pooled" if pooled else op.kind, op, f".{op.path}")
 
 
 class Discovery:
@@ -127,11 +117,11 @@ class Discovery:
             group = self._known.get(key) or self._new_group(key, level, stack.depth, place / total)
             first_in_group = key not in self._known
             self._known[key] = group
-            stack_slots = self.homes.setdefault(stack.home, [])
-            if group not in stack_slots:
-                stack_slots.append(group)
+            at_home = self.homes.setdefault(stack.home, [])
+            if group not in at_home:
+                at_home.append(group)
             where = f"{stack.name}.{list(stack.blocks).index(module)}{call.path}"
-            self.sites.append((call.module, Site(group, where, call.kind, first_in_group, **call.facts)))
+            self.sites.append((call.module, Site(group, where, call.kind, call.facts, first_in_group)))
 
     def _new_group(self, name: str, level: int, depth: int, progress: float) -> PlanGroup:
         method = for_family(self.method, self.family)

@@ -6,24 +6,23 @@ of tomadiff, not of the paper.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils import _pytree
 
 from tomadiff.engine.driver import Driver, ImageEnd, OneAtATime, find_driver
-from tomadiff.engine.hooks import EndOfImage, let_travel, stop_travel, unwrap
+from tomadiff.engine.hooks import EndOfImage, make_picklable, undo_picklable, unwrap
 from tomadiff.engine.model import MARK as PATCH
 from tomadiff.engine.outer_hooks import Around, PassName, other_cache, processes_of
 from tomadiff.engine.report import ForecastReport
 from tomadiff.engine.samplers import adds_noise, step_sizes
 from tomadiff.errors import PatchError, UnsupportedModelError
+from tomadiff.families.base import parameters_of
 from tomadiff.families.registry import describe_supported
 from tomadiff.steps.clock import Clock, StepInfo
 from tomadiff.steps.forecast import Forecast, Forecaster
@@ -112,7 +111,7 @@ class ForecastModel:
         self._pass = PassName(self.model)
         self._end = EndOfImage(self.model, self._end_of_call)
         self._around = Around(self.outer, self._call)
-        let_travel(self.model)
+        make_picklable(self.model)
         self._tell_merging(self)
 
     def take_off(self) -> None:
@@ -124,7 +123,7 @@ class ForecastModel:
             part.stop()
         self._tell_merging(None)
         self.model.__dict__.pop(MARK, None)
-        stop_travel(self.model)
+        undo_picklable(self.model)
         self._forecaster.end()
 
     def _tell_merging(self, forecast: ForecastModel | None) -> None:
@@ -194,7 +193,7 @@ class ForecastModel:
 
 def require_denoiser(model: nn.Module) -> None:
     """Raise if a model takes no time: for those who ask for what is recommended, and not for a forecast."""
-    if not set(_TIMES) & set(_parameters(type(model).forward)):
+    if not set(_TIMES) & set(parameters_of(type(model).forward)):
         raise UnsupportedModelError(
             f"{type(model).__name__} takes no timestep, so there are no steps to forecast. {describe_supported()}"
         )
@@ -211,14 +210,9 @@ def require_no_cache(model: nn.Module) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- arguments
-@lru_cache(maxsize=64)
-def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(forward).parameters)[1:]
-
-
 def time_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The timestep that a model is called with; ``None`` if it cannot be told from the names."""
-    given = dict(zip(_parameters(type(model).forward), args, strict=False)) | kwargs
+    given = dict(zip(parameters_of(type(model).forward), args, strict=False)) | kwargs
     return next((given[name] for name in _TIMES if given.get(name) is not None), None)
 
 
@@ -237,10 +231,10 @@ def _is_per_token(time: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def form_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """Names and shapes of all arguments: with others, earlier outputs say nothing."""
     leaves, structure = _pytree.tree_flatten((args, kwargs))
-    return str(structure), tuple(map(_looks, leaves))
+    return str(structure), tuple(map(_form_of_leaf, leaves))
 
 
-def _looks(leaf: Any) -> tuple[object, ...]:
+def _form_of_leaf(leaf: Any) -> tuple[object, ...]:
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.dtype, leaf.device
     return type(leaf), leaf if isinstance(leaf, bool | str) else None

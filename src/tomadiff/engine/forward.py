@@ -17,7 +17,7 @@ from tomadiff.families.base import Mask
 def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
     """``unmerge(op(merge(x)))`` for attention and feed-forward; text and other inputs pass as they are."""
     site: Site = getattr(self, DATA)
-    given = hidden_states.transpose(0, 1) if site.tokens_first else hidden_states
+    given = hidden_states.transpose(0, 1) if site.facts.tokens_first else hidden_states
     if not ready_to_merge(site, given, args, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
     if site.adapts:
@@ -26,7 +26,7 @@ def merged_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
 
     def unmerged(tokens: Tensor) -> Tensor:
         whole = site.group.unmerge(tokens, head)
-        return whole.transpose(0, 1) if site.tokens_first else whole
+        return whole.transpose(0, 1) if site.facts.tokens_first else whole
 
     return _map_outputs(site, _computed(site, self, merged, args, kwargs), unmerged)
 
@@ -71,21 +71,21 @@ def _map_outputs(site: Site, result: Any, change: Callable[[Tensor], Tensor]) ->
     """``change(item)`` instead of every image-length item of what a call returned."""
     if isinstance(result, Tensor):
         return change(result)
-    return tuple(change(item) if place in site.outputs else item for place, item in enumerate(result))
+    return tuple(change(item) if place in site.facts.outputs else item for place, item in enumerate(result))
 
 
 # ---------------------------------------------------------------------------------------------- when not to merge
 def ready_to_merge(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call merges, with its plan brought up to date; if not, the reason is noted."""
     group = site.group
-    if not group.active or (site.serves_text and not site.fits(tokens.shape)):
+    if not group.active or (site.facts.serves_text and not site.fits(tokens.shape)):
         return False
     reason = _unsafe(site, tokens, args, kwargs)
     if reason is None:
         _renew_if_due(site, tokens)
         reason = _misfit(site, tokens)
-    if reason is None and kwargs.get(site.whole) is not None and have_own_rows(site):
-        reason = f"samples have destinations of their own, and {site.whole} belongs to the whole batch"
+    if reason is None and kwargs.get(site.facts.whole) is not None and have_own_rows(site):
+        reason = f"samples have destinations of their own, and {site.facts.whole} belongs to the whole batch"
     if reason is not None and not torch.compiler.is_compiling():
         group.note_bypass(site.name, reason)
     return reason is None and site.profitable
@@ -95,7 +95,7 @@ def _renew_if_due(site: Site, tokens: Tensor) -> None:
     group = site.group
     if torch.compiler.is_compiling():
         due = site.first_in_group and _misfit(site, tokens) is None
-    else:  # the leading site may be skipped by a cache, or be unsafe: whoever comes first in a call plans
+    else:  # a cache may skip the first site, or it may be unsafe: the first that runs plans
         due = (site.first_in_group or group.is_stale()) and site.fits(tokens.shape) and len(tokens) == group.batch
     if due:
         group.renew(_as_first_op_sees(site, tokens))
@@ -128,7 +128,7 @@ def _unsafe(site: Site, tokens: Tensor, args: tuple[Any, ...], kwargs: dict[str,
 
 def _follows(site: Site, mask: Any) -> bool:
     """Whether a mask can be made to suit merged tokens; one that is no tensor (of flex attention) cannot."""
-    return isinstance(mask, Tensor) if isinstance(site.mask, Mask) else site.mask == "text"
+    return isinstance(mask, Tensor) if isinstance(site.facts.mask, Mask) else site.facts.mask == "text"
 
 
 def _is_per_token(value: Any, tokens: Tensor) -> bool:

@@ -182,7 +182,7 @@ class PlanGroup:
             self.plan.renew(current.state)
 
     def is_stale(self) -> bool:
-        """Whether nobody has looked yet, in this call of the model, if the plan is due."""
+        """Whether no site has asked yet, in this call of the model, if the plan is due."""
         return self.plan is None or self._renewed_for is not self.context.info
 
     def current(self, tokens: Tensor) -> Plan:

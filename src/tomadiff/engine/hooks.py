@@ -45,7 +45,7 @@ def inject(module: nn.Module, function: Callable[..., Any], data: Any) -> None:
     data.restored_by_deletion = plain and holder is module and name not in module.__dict__
     module.__dict__[DATA] = data
     setattr(holder, name, types.MethodType(function, module))
-    let_travel(module)
+    make_picklable(module)
 
 
 def eject(module: nn.Module) -> None:
@@ -53,7 +53,7 @@ def eject(module: nn.Module) -> None:
     data = module.__dict__.pop(DATA, None)
     if data is None:
         return
-    stop_travel(module)
+    undo_picklable(module)
     old = data.inner.forward if isinstance(data.inner, _Foreign) else types.MethodType(data.inner, module)
     for holder, name in _holders(module):
         if _is_injected(getattr(holder, name, None)):
@@ -101,18 +101,18 @@ def _is_injected(forward: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- copies and pickles
-def let_travel(module: nn.Module) -> None:
-    """Let ``module`` be pickled as it was before we touched it, and copied as it is.
+def make_picklable(module: nn.Module) -> None:
+    """Pickle ``module`` as it was before we touched it; deep copies keep what we put on it.
 
-    Methods put on a single module cannot be pickled. A deep copy has no such problem, and takes them along. What has a
-    method ``packed()``, which gives a function and its arguments, is put on again where the pickle is opened.
+    Methods put on a single module cannot be pickled. A part with a method ``packed()``, which returns a function and
+    its arguments, is put on again when the pickle is loaded.
     """
     module.__dict__[_PICKLED] = types.MethodType(_reduced, module)
     module.__dict__[_COPIED] = types.MethodType(_copied, module)
 
 
-def stop_travel(module: nn.Module) -> None:
-    """Undo :func:`let_travel`, once nothing of tomadiff is left."""
+def undo_picklable(module: nn.Module) -> None:
+    """Undo :func:`make_picklable`, once nothing of tomadiff is left."""
     if not any(name.startswith(DATA) for name in module.__dict__):
         module.__dict__.pop(_PICKLED, None)
         module.__dict__.pop(_COPIED, None)
@@ -145,16 +145,16 @@ def _original(state: dict[str, Any]) -> dict[str, Any]:
         if isinstance(data.inner, _Foreign):
             state["forward"] = data.inner.forward
     for name in (_TO_TOKENS, _FROM_TOKENS):
-        gates = getattr(state.get(name), "__self__", None)
-        if isinstance(gates, TokenReorder):
+        reorder = getattr(state.get(name), "__self__", None)
+        if isinstance(reorder, TokenReorder):
             state.pop(name)
-            state.update(gates.own)
+            state.update(reorder.own)
     hooks = state["_forward_pre_hooks"]
     own = {number for number, hook in hooks.items() if isinstance(hook, RootHook)}
     for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
         state[name] = type(hooks)((number, hook) for number, hook in state[name].items() if number not in own)
-    travel = (_PICKLED, _COPIED)
-    return {name: value for name, value in state.items() if not (name in travel or _is_mark(name, value))}
+    added = (_PICKLED, _COPIED)
+    return {name: value for name, value in state.items() if not (name in added or _is_mark(name, value))}
 
 
 def _is_mark(name: str, value: Any) -> bool:
@@ -162,7 +162,7 @@ def _is_mark(name: str, value: Any) -> bool:
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A deep copy, as if :func:`reduced` were not there."""
+    """A deep copy, as if :func:`_reduced` were not there."""
     kind = type(module)
     if hasattr(kind, _COPIED):
         return kind.__deepcopy__(module, memo)  # type: ignore[attr-defined,no-any-return]
@@ -219,7 +219,7 @@ class RootHook:
         return self._compiled(*args, **kwargs)
 
     def stop(self) -> None:
-        """Take the watch off."""
+        """Take the hook off."""
         holder, name = _call_holder(self._model)
         if self._handle is not None:
             self._handle.remove()
@@ -234,13 +234,13 @@ def _call_holder(model: nn.Module) -> tuple[Any, str]:
 
 
 def _untraced(function: Callable[..., Any], *args: Any) -> None:
-    """Behind a graph break the compiler would go on with us."""
+    """Call outside of the compiler: behind a graph break it would trace ``function`` as well."""
     disabled()(function, *args)
 
 
 @functools.cache
 def disabled() -> Callable[..., Any]:
-    """Made at its first use: the decorator imports the compiler, which takes longer than the rest of this package."""
+    """Calls a function untraced; made at first use, because the decorator imports the compiler, which is slow."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -293,7 +293,7 @@ class TokenReorder:
         self._to_tokens, self._from_tokens = getattr(module, _TO_TOKENS), getattr(module, _FROM_TOKENS)
         self.own = {name: module.__dict__[name] for name in (_TO_TOKENS, _FROM_TOKENS) if name in module.__dict__}
         module.__dict__.update({_TO_TOKENS: self._enter, _FROM_TOKENS: self._leave})
-        let_travel(module)
+        make_picklable(module)
 
     @staticmethod
     def fits(module: nn.Module | None) -> bool:
@@ -316,4 +316,4 @@ class TokenReorder:
             if self._module.__dict__.get(name) == own:
                 del self._module.__dict__[name]
         self._module.__dict__.update(self.own)
-        stop_travel(self._module)
+        undo_picklable(self._module)

@@ -7,7 +7,6 @@ All that it keeps is in it, and the model is as it was once it has ended.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from tomadiff.engine.model import MARK, PatchedModel
 from tomadiff.engine.policy import Policy
 from tomadiff.engine.report import ForecastReport, Report
 from tomadiff.engine.site import Site
-from tomadiff.families.base import Family, ModelCall
+from tomadiff.families.base import Family, ModelCall, parameters_of
 from tomadiff.methods.base import Method
 from tomadiff.steps.clock import StepInfo, Timeline
 from tomadiff.steps.forecast import Forecast, Forecaster
@@ -60,9 +59,9 @@ def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         site: Site = getattr(self, DATA)
-        places = _positions(type(self).forward) or tuple(site.names)
+        places = _positions(type(self).forward) or tuple(site.facts.names)
         given = dict(zip(places, args, strict=False)) | kwargs
-        general = {site.names.get(name, name): value for name, value in given.items()}
+        general = {site.facts.names.get(name, name): value for name, value in given.items()}
         return function(self, general.pop("hidden_states"), **general)
 
     return call
@@ -95,8 +94,8 @@ class HostedModel(PatchedModel):
         """See :meth:`PatchedModel.put_on`."""
         super().put_on()
         for _, site in self.sites:
-            if site.names or site.in_place:
-                site.inner = Named(site.inner, site.names, site.in_place)
+            if site.facts.names or site.facts.in_place:
+                site.inner = Named(site.inner, site.facts.names, site.facts.in_place)
 
     def take_off(self) -> None:
         """See :meth:`PatchedModel.take_off`."""
@@ -107,7 +106,7 @@ class HostedModel(PatchedModel):
 
     def _function(self, site: Site) -> Callable[..., Any]:
         usual = super()._function(site)
-        return renamed(usual) if site.names else usual
+        return renamed(usual) if site.facts.names else usual
 
     def _follow(self) -> None:
         """Calls are announced."""

@@ -23,8 +23,8 @@ from tomadiff.engine.hooks import (
     allow_more_graphs,
     eject,
     inject,
-    let_travel,
-    stop_travel,
+    make_picklable,
+    undo_picklable,
     unwrap,
 )
 from tomadiff.engine.layouts import LayoutReader
@@ -109,10 +109,10 @@ class PatchedModel:
             raise
 
     def _follow(self) -> None:
-        """Hear of every call of the model, and of the end of an image."""
+        """Have :meth:`before_call` called before every call, and know the end of an image."""
         self._root = RootHook(self.outer, self.before_call)
         self._end = EndOfImage(self.model, self._end_of_call)
-        let_travel(self.model)
+        make_picklable(self.model)
 
     def _function(self, site: Site) -> Callable[..., Any]:
         """What to put in the place of a site's call."""
@@ -131,7 +131,7 @@ class PatchedModel:
             if ending in self.__dict__:
                 self.__dict__.pop(ending).stop()
         self.model.__dict__.pop(MARK, None)
-        stop_travel(self.model)
+        undo_picklable(self.model)
         for group in self.groups:
             group.plan, group.active = None, False
             group.records.clear()
@@ -174,14 +174,14 @@ class PatchedModel:
         """Get ready for a call of the model, with which an image begins or goes on."""
         self.token_layout = self._layouts.read(self.family, self.model, call)
         needs_grad = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.model.parameters())
-        learns = needs_grad or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
-        self.by_region = bool(self.reorders) and not learns and not self.family.order_matters(self.model, call)
+        trains = needs_grad or (torch.is_grad_enabled() and call.image.requires_grad)  # then all runs as if unpatched
+        self.by_region = bool(self.reorders) and not trains and not self.family.order_matters(self.model, call)
         if self.policy is not None:
             self.policy.before_call(self, call, begins)
         takes_bias = bool(self.family.bias_backends) and self.attention_backend() in self.family.bias_backends
         for group in self.groups:
             group.needs_grad, group.proportional = needs_grad, takes_bias and group.method.is_proportional
-            self._tell(group, call)
+            self._prepare_group(group, call)
         if self.policy is not None and self.policy.refuses_all():
             self.warn_once(NO_GAIN)
         self.context.passes = self.passes(call.image)
@@ -198,7 +198,8 @@ class PatchedModel:
             self._image_end.follow(driver)
         return begins
 
-    def _tell(self, group: PlanGroup, call: ModelCall) -> None:
+    def _prepare_group(self, group: PlanGroup, call: ModelCall) -> None:
+        """Whether the group merges in this call, and on which grid."""
         layout, info, image = self.token_layout, self.context.info, call.image
         grid = None if layout is None else layout.grids.get(self._depths[group.name])
         group.whole = group.grid = grid

@@ -24,7 +24,7 @@ def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
     image = hidden_states[:, text:]
     if not ready_to_merge(site, image, args, kwargs) or _unknown(self, site, kwargs):
         return site.inner(self, hidden_states, *args, **kwargs)
-    if not site.joint:
+    if not site.facts.joint:
         return site.inner(self, hidden_states, *args, **{**kwargs, "encoder_hidden_states": site.group.merge(image)})
     return _joint(self, site, hidden_states, text, kwargs)
 
@@ -32,14 +32,14 @@ def pooled_op(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any)
 def _text_before(site: Site, tokens: Tensor) -> int:
     """Text tokens in front of the image, where a call is given both as one sequence (Flux's single blocks)."""
     plan = site.group.plan
-    if plan is None or site.rotary is None or not site.rotary.text_first:
+    if plan is None or site.facts.rotary is None or not site.facts.rotary.text_first:
         return 0
     return max(0, tokens.shape[1] - plan.tokens - sum(site.around))
 
 
 def _unknown(attention: Any, site: Site, kwargs: dict[str, Any]) -> bool:
     """Fused projections, image prompts and keys that are given change what attention computes; it stays as it is."""
-    given = kwargs.get("ip_hidden_states") is not None or any(kwargs.get(name) is not None for name in site.again)
+    given = kwargs.get("ip_hidden_states") is not None or any(kwargs.get(name) is not None for name in site.facts.again)
     return given or bool(getattr(attention, "fused_projections", False))
 
 
@@ -83,8 +83,8 @@ def _heads(attention: Any, projected: Tensor, norm: nn.Module | None) -> Tensor:
 
 
 def _few_rows(site: Site, tokens: Tensor, text: int, tables: Any) -> Any:
-    assert site.rotary is not None
-    return picked_rows(site, site.rotary, tokens[:, text:], tables)
+    assert site.facts.rotary is not None
+    return picked_rows(site, site.facts.rotary, tokens[:, text:], tables)
 
 
 def _rotated(heads: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

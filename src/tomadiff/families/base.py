@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +132,12 @@ class Block:
     names: Mapping[str, str] = field(default_factory=dict)
     in_place: bool = False
 
+    # What only ops have, so that a call can be asked whichever it is.
+    joint: ClassVar[bool] = False
+    again: ClassVar[tuple[str, ...]] = ()
+    serves_text: ClassVar[bool] = False
+    tokens_first: ClassVar[bool] = False
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -185,7 +191,7 @@ class ModelCall:
     def __init__(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], family: Family | None = None
     ) -> None:
-        self.arguments = dict(zip(_parameters(type(model).forward), args, strict=False)) | dict(kwargs)
+        self.arguments = dict(zip(parameters_of(type(model).forward), args, strict=False)) | dict(kwargs)
         self.names = ("", "timestep") if family is None else (family.image, family.timestep)
         if family is not None and family.names:
             self.arguments = {family.names.get(name, name): value for name, value in self.arguments.items()}
@@ -218,7 +224,7 @@ class ModelCall:
 
 
 @lru_cache(maxsize=64)
-def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
+def parameters_of(forward: Callable[..., Any]) -> tuple[str, ...]:
     """Names of the parameters of a class's ``forward``, without ``self``."""
     return tuple(inspect.signature(forward).parameters)[1:]
 

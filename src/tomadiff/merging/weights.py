@@ -25,8 +25,8 @@ Quota = Literal["equal", "shared"]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What choosing destinations found out about tokens, by region.
+class Similarities:
+    """What choosing destinations has computed already, by region.
 
     Attributes:
         cosine: ``(B, R, k, L)`` of the destinations with all tokens.
@@ -37,7 +37,7 @@ class Seen:
     products: Tensor | None = None
 
 
-NOTHING = Seen()
+UNKNOWN = Similarities()
 
 TEMPERATURE = 1e-3  # of the softmax over cosines, as in the authors' released code
 _LIGHTEST = 1e-6  # a destination that gets no more weight than this stands for itself alone
@@ -61,7 +61,7 @@ def choose_destinations(
     share: Share = "sample",
     passes: int = 1,
     quota: Quota = "equal",
-) -> tuple[Destinations, Seen]:
+) -> tuple[Destinations, Similarities]:
     """Choose the destinations of ``tokens`` ``(B, N, C)``.
 
     Args:
@@ -89,8 +89,8 @@ def choose_destinations(
         rows = most_worth(_worth(selection, mask, layout, groups), kept_in_all(ratio, layout))
     chosen = Destinations(layout, local_index, groups == 1, rows).repeated(tokens.shape[0])
     if attention_regions is not None and attention_regions != regions:
-        return _rehouse(chosen, regions, attention_regions), Seen()
-    return chosen, Seen(_rows_of(cosine, chosen.local_index), products)
+        return _in_larger_regions(chosen, regions, attention_regions), Similarities()
+    return chosen, Similarities(_rows_of(cosine, chosen.local_index), products)
 
 
 def _worth(selection: Selection, mask: Tensor, layout: Layout, groups: int) -> Tensor:
@@ -115,24 +115,24 @@ def _similarity(cosine: Tensor, groups: int) -> Tensor:
     return (by_group(cosine, groups).mean(0).flatten(0, 1) + 1) / 2
 
 
-def _rehouse(chosen: Destinations, old_regions: Regions, regions: Regions) -> Destinations:
+def _in_larger_regions(chosen: Destinations, old_regions: Regions, regions: Regions) -> Destinations:
     """The same destinations, seen from larger regions that each hold equally many of the old ones."""
     old, new = chosen.layout, regions.layout(chosen.layout.grid, chosen.layout.index.device)
-    by_home = _order_by_home(old_regions, regions, old.grid)
-    if by_home is None:
+    order = _order_by_larger(old_regions, regions, old.grid)
+    if order is None:
         raise SettingError(
             f"{regions} cannot hold the selection regions of a {old.grid} grid whole and evenly; "
             "use attention_regions=Whole(), or leave it out to attend inside the selection regions."
         )
-    by_home = by_home.to(old.index.device)
-    indices = old.index.expand(len(chosen.local_index), -1, -1).gather(2, chosen.local_index)[:, by_home]
+    order = order.to(old.index.device)
+    indices = old.index.expand(len(chosen.local_index), -1, -1).gather(2, chosen.local_index)[:, order]
     local_index = (new.inverse[indices] % new.length).reshape(len(indices), new.regions, -1)
     return Destinations(new, local_index, chosen.shared)
 
 
-def _order_by_home(regions: Regions, homes: Regions, grid: Grid) -> Tensor | None:
+def _order_by_larger(regions: Regions, larger: Regions, grid: Grid) -> Tensor | None:
     """The old regions in the order of the new ones that hold them; ``None`` if some do not fit whole and evenly."""
-    old, new = regions.layout(grid), homes.layout(grid)  # on the CPU: it depends on no data
+    old, new = regions.layout(grid), larger.layout(grid)  # on the CPU: it depends on no data
     home = new.inverse[old.index] // new.length  # (R_old, L_old): new region of every place
     whole = bool((home == home[:, :1]).all())
     even = old.regions % new.regions == 0 and bool((home[:, 0].bincount() == old.regions // new.regions).all())
@@ -144,17 +144,17 @@ def weigh(
     tokens: Tensor,
     chosen: Destinations,
     unmerge: str = "transpose",
-    seen: Seen = NOTHING,
+    known: Similarities = UNKNOWN,
     kernels: Choice = "auto",
     temperature: float = TEMPERATURE,
 ) -> DensePlan:
     """Make the plan that merges ``tokens`` ``(B, N, C)`` into ``chosen``; float32 inside, kept in the tokens' dtype.
 
-    ``seen`` spares what is known already. ``kernels`` says whether plain torch merges with the plan, or equals of it
+    ``known`` is not computed again. ``kernels`` says whether plain torch merges with the plan, or equals of it
     made for GPUs (see :mod:`tomadiff.kernels`).
     """
     layout, kept = chosen.layout, None
-    fits, cosine, products = UNMERGES[unmerge].needs_products, seen.cosine, seen.products
+    fits, cosine, products = UNMERGES[unmerge].needs_products, known.cosine, known.products
     if fits and products is None:
         products, lengths = inner_products(layout.split(tokens))
         cosine, _ = as_cosines(_rows_of(products, chosen.local_index), lengths, chosen.local_index)
@@ -240,7 +240,7 @@ def _weights(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 def _normalised(weights: Tensor, sizes: Tensor, own: Tensor) -> Tensor:
-    """Rows of ``weights`` ``(B, R, k, L)`` divided by their sizes; a destination of no sizes stands for its ``own``."""
+    """Rows of ``weights`` ``(B, R, k, L)`` divided by their sizes; one without weight stands for its ``own``."""
     return torch.where(sizes[..., None] > _LIGHTEST, weights / sizes[..., None].clamp_min(_LIGHTEST), own)
 
 

@@ -17,10 +17,10 @@ from tomadiff.merging.quota import DensePlan
 from tomadiff.merging.select import BLIND, SELECTORS, AnySelector, Selector, random
 from tomadiff.merging.unmerge import Unmerge
 from tomadiff.merging.weights import (
-    NOTHING,
+    UNKNOWN,
     Choice,
     Quota,
-    Seen,
+    Similarities,
     choose_destinations,
     fits_in_one_launch,
     kept_per_region,
@@ -195,7 +195,7 @@ class ToMA(Method):
                 if self.quota == "shared":
                     return shared_plan(tokens, layout, ratio, groups, self.unmerge)
                 return local_plan(tokens, layout, kept_per_region(ratio, layout), groups, self.unmerge)
-            chosen, seen = choose_destinations(
+            chosen, known = choose_destinations(
                 tokens,
                 grid,
                 ratio,
@@ -206,7 +206,7 @@ class ToMA(Method):
                 passes,
                 self.quota or "equal",
             )
-            return self._weigh(tokens, chosen, seen)
+            return self._weigh(tokens, chosen, known)
 
     @property
     def _is_local(self) -> bool:
@@ -233,8 +233,8 @@ class ToMA(Method):
                 return local_plan(tokens, chosen.layout, count, groups, self.unmerge, chosen.local_index, chosen.rows)
             return self._weigh(tokens, chosen)
 
-    def _weigh(self, tokens: Tensor, chosen: Destinations, seen: Seen = NOTHING) -> DensePlan:
-        return weigh(tokens, chosen, self.unmerge, seen, self.kernels)
+    def _weigh(self, tokens: Tensor, chosen: Destinations, known: Similarities = UNKNOWN) -> DensePlan:
+        return weigh(tokens, chosen, self.unmerge, known, self.kernels)
 
 
 def _require_memory(layout: Layout, ratio: float) -> None:
