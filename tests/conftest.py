@@ -32,10 +32,17 @@ tomadiff.patch.GUARD = False
 
 # Folders around the core: tracing lines there takes a third more time and adds nothing to the core's coverage.
 AROUND = ("benchmarks", "browser", "cli", "embedded", "evaluation", "kernels", "web")
-AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # run what others of adapters/ run
+AGAIN = ("test_compile", "test_memory", "test_pipelines", "test_together")  # run what others of families/ run
+
+VARIANTS = ("TestSDXLRefiner", "TestFluxWithoutText", "TestFluxLongText")  # of classes that keep every promise
 
 # Cases of parametrised tests that take several times as long as the others of them, which show the same.
 LONG = (
+    *(f"{name}::test_{promise}" for name in VARIANTS for promise in ("removal", "exception", "a_copy", "samples")),
+    *(f"test_every_site_of_every_family_is_judged[{case}" for case in ("sdxl-fresh", "flux-fresh", "sd3-fresh")),
+    "test_every_site_of_every_family_is_judged[sdxl-block",
+    *(f"test_every_kind_of_scheduler[{kind}Scheduler" for kind in ("DDIM", "EulerDiscrete")),
+    "test_a_speedup_reads_no_clock[False",
     *(f"test_every_method_on_every_family_it_claims[{family}-" for family in ("sd15", "sdxl", "sd3", "wan")),
     *(f"test_a_count_is_what_generating_takes[variant{number}-sdxl" for number in range(1, 9)),
     "test_an_image_is_128_square_and_depends_on_the_seed_alone[emoji-flux",

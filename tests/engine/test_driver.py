@@ -190,9 +190,12 @@ HISTORIES: list[Callable[[tiny.Tiny, str], Any]] = [
 ]
 
 
-# Every way after one history, and every history before two ways.
-CASES = [(way, _the_first_pipeline) for way in WAYS] + [
-    (way, history) for way in ("text to image", "DDIM, image to image") for history in HISTORIES[1:]
+# Every way after one history, and every history before one of two ways; the slow tests have both.
+TWO = ("text to image", "DDIM, image to image")
+CASES = [
+    *((way, _the_first_pipeline) for way in WAYS),
+    *((TWO[number % 2], history) for number, history in enumerate(HISTORIES[1:])),
+    *(pytest.param(TWO[number % 2 - 1], one, marks=pytest.mark.slow) for number, one in enumerate(HISTORIES[1:])),
 ]
 
 

@@ -359,7 +359,8 @@ def _counter(graphs: list[Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    "compiled", [pytest.param(compiled_whole, marks=pytest.mark.slow), compiled_in_place, compiled_by_block]
+    "compiled",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in (compiled_whole, compiled_in_place)), compiled_by_block],
 )
 def test_compiled_models_need_no_more_graphs(compiled: Callable[..., None]) -> None:
     torch._dynamo.reset()

@@ -95,6 +95,7 @@ def test_compiled_blocks_apply_after(name: str) -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_compiled_blocks_apply_before() -> None:
     drawer, backend = tiny.build("pixart"), Backend()
     unmerged, merged = eager_pictures(drawer)
