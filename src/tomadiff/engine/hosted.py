@@ -7,6 +7,7 @@ All that it keeps is in it, and the model is as it was once it has ended.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from tomadiff.engine.model import MARK, PatchedModel
 from tomadiff.engine.policy import Policy
 from tomadiff.engine.report import ForecastReport, Report
 from tomadiff.engine.site import Site
-from tomadiff.families.base import Family, ModelCall, parameters_of
+from tomadiff.families.base import Family, ModelCall
 from tomadiff.methods.base import Method
 from tomadiff.steps.clock import StepInfo, Timeline
 from tomadiff.steps.forecast import Forecast, Forecaster
