@@ -12,7 +12,7 @@ from tomadiff import Grid, Schedule, Tiles, ToMA
 from tomadiff.engine.arguments import picked_rows
 from tomadiff.engine.group import PlanGroup, StepContext
 from tomadiff.engine.site import Site
-from tomadiff.families import Mask, Rotary, Rows, TokenLayout
+from tomadiff.families import Mask, Op, Rotary, Rows, TokenLayout
 
 GRID, HEAD, TAIL, BATCH = Grid(4, 4), 2, 3, 2
 LENGTH = HEAD + GRID.tokens + TAIL
@@ -27,7 +27,7 @@ def call() -> Call:
     group.layout = TokenLayout.flat(GRID, TAIL, head=HEAD)
     group.plan = ToMA(0.5, regions=Tiles(2), share="sample").plan(tokens[:, HEAD:-TAIL], GRID)
     assert not torch.equal(*group.plan.destinations)
-    return Site(group, "blocks.0.attn", "attention"), tokens
+    return Site(group, "blocks.0.attn", "attention", Op("attn", "attention")), tokens
 
 
 def kept(site: Site, sample: int) -> list[int]:

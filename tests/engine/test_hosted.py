@@ -269,7 +269,7 @@ def test_what_is_recommended_follows_from_the_number_of_steps(steps: int) -> Non
     report = str(HostedRun(levels, levels, Recommended()).report())
     settings = Recommended().of_run(Run(steps))
     assert Recommended().why(Run(steps)) in report
-    assert repr(settings) in report
+    assert str(settings) in report
 
 
 def test_samplers_that_look_for_their_own_steps_are_computed() -> None:

@@ -55,7 +55,7 @@ class Named:
 def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function(module, hidden_states, **others)`` for a module that is called with names of its own.
 
-    A module that does not name its arguments is given them in the order of ``Site.names``.
+    A module that does not name its arguments is given them in the order of ``Op.names``.
     """
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
