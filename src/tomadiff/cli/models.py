@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -46,10 +47,13 @@ def text() -> str:
 
 
 def markdown() -> str:
-    """The table of the guide."""
+    """The tables of the guide: what merges, and what cannot profit."""
     lines = ["| family | classes and pipelines | what merges | what does not |", "| --- | --- | --- | --- |"]
     for family in listed()["supported"]:
         classes, pipelines = (", ".join(f"`{name}`" for name in family[key]) for key in ("classes", "pipelines"))
         about = family["merges"], family["stays"] or "–"
         lines.append(f"| {family['family']} | {classes}: {pipelines} | {about[0]} | {about[1]} |")
+    lines += ["", "| raises | why |", "| --- | --- |"]
+    for why, refused in groupby(listed()["cannot_profit"].items(), key=lambda one: one[1]):
+        lines.append(f"| {', '.join(f'`{name}`' for name, _ in refused)} | {why} |")
     return "\n".join(lines)
