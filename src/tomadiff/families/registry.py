@@ -27,9 +27,9 @@ CANNOT_PROFIT = {
     "the grid, which merged tokens do not have",
     "SanaVideoTransformer3DModel": "its attention is linear in the number of tokens, and its feed-forward convolves "
     "over the grid, which merged tokens do not have",
-    "SanaWMTransformer3DModel": "three of four blocks have attention that is linear in the number of tokens, the others "
-    "need a camera's ray for every place of the grid, and all feed-forwards convolve over the grid, which merged tokens "
-    "do not have",
+    "SanaWMTransformer3DModel": "three of four blocks have attention that is linear in the number of tokens, the "
+    "others need a camera's ray for every place of the grid, and all feed-forwards convolve over the grid, which "
+    "merged tokens do not have",
     "UNet2DModel": "it has no transformer blocks",
     "StableCascadeUNet": "it works on a few hundred tokens, where merging costs more than it saves",
 }
