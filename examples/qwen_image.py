@@ -25,7 +25,9 @@ def tiny() -> Loaded:
     from tests.families.test_further_pipelines import embeddings, usual
 
     call = {"prompt_embeds": embeddings(1, 6, small.WIDTH), "prompt_embeds_mask": torch.ones(1, 6, dtype=torch.long)}
-    return usual("QwenImagePipeline", small.qwen_image()[0], {**call, "height": 128, "width": 128})
+    return usual(
+        "QwenImagePipeline", small.qwen_image()[0], {**call, "height": 128, "width": 128, "num_inference_steps": 10}
+    )
 
 
 WAYS = {

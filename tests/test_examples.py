@@ -1,4 +1,4 @@
-"""Every example runs offline with ``--tiny``, all of them but a few with the slow tests; and so does the notebook."""
+"""Every example runs offline with ``--tiny``, two of them with the slow tests; and so does the notebook."""
 
 import json
 import sys
@@ -15,11 +15,11 @@ from tomadiff.evaluation.runs import models
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py") if path.stem != "common")
-QUICK = ("flux1", "flux2")
+SLOW = ("compiled", "own_loop")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow,)) for name in NAMES]
+    "name", [pytest.param(name, marks=(pytest.mark.slow,) if name in SLOW else ()) for name in NAMES]
 )
 def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     module = import_module(f"examples.{name}")

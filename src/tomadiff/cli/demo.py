@@ -220,7 +220,7 @@ def _remarks(run: Run, loaded: LoadedRun) -> list[str]:
     from tomadiff.evaluation.report.report import label_of, title_of
 
     full, *others = loaded.results.rows
-    idle = [row for row in others if row.flops >= full.flops]
+    idle = [row for row in others if not row.ratio and row.flops >= full.flops]
     slow = [row for row in others if row not in idle and _speed_up(loaded, row) < 1]
     told = [f"{title_of(row.method)}: {IDLE}" for row in idle]
     return [*told, _why_slow(run, [label_of(row.method, row.ratio) for row in slow])] if slow else told
