@@ -1,4 +1,4 @@
-"""Every example runs offline with ``--tiny``, two of them with the slow tests; and so does the notebook."""
+"""Every example runs offline with ``--tiny``, three of them with the slow tests; and so does the notebook."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tomadiff.evaluation.runs import models
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py") if path.stem != "common")
-SLOW = ("compiled", "own_loop")
+SLOW = ("compiled", "controlnet_lora", "own_loop")
 
 
 @pytest.mark.parametrize(
