@@ -33,7 +33,8 @@ class Outputs:
 
 def step_sizes(sampler: Any, sigmas: Tensor, patcher: Any) -> tuple[float, ...] | None:
     """See :func:`tomadiff.engine.samplers.sizes_of`; none of samplers of other nodes, which may do anything."""
-    function, options = getattr(sampler, "sampler_function", None), getattr(sampler, "extra_options", {})
+    function: Any = getattr(sampler, "sampler_function", None)
+    options = getattr(sampler, "extra_options", {})
     if not getattr(function, "__module__", "").startswith("comfy.") or any(map(callable, options.values())):
         return None
     levels = sigmas.to("cpu", torch.float32, copy=True)  # UniPC writes into them, and knows no float64
