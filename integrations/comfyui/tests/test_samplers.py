@@ -20,7 +20,7 @@ import comfy.samplers  # isort: skip
 from integrations.comfyui.samplers import step_sizes
 
 PATTERN = (0, 1, 2, 3, 6, 9, 11, 14, 17, 19)
-ADDED_UP = ("euler", "ddim", "dpmpp_2m", "lms", "ipndm", "deis", "res_multistep", "uni_pc", "gradient_estimation")
+ADDED_UP = ("euler", "ddim", "dpmpp_2m", "lms", "ipndm", "deis", "res_multistep", "uni_pc")
 OTHERS = {
     "noise": ("euler_ancestral", "dpmpp_2m_sde", "dpmpp_3m_sde", "lcm", "ddpm", "er_sde", "sa_solver"),
     "several calls a step": ("heun", "dpm_2", "dpmpp_sde", "seeds_2", "dpm_fast", "dpm_adaptive"),
