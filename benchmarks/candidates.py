@@ -26,6 +26,7 @@ STARTS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WINDOW_RATIOS = (0.5, 0.75)
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the curve
 BESIDE_CACHES = {"emoji-sdxl": (0.25, 0.5), "emoji-flux": (0.5,)}  # ratios; at .25, Flux merges single blocks alone
+TILES_OF_ONE_FRAME = ", frames=1)"  # how tiles are written now; rows are older than tiles over frames
 SAME_COST = 0.001  # shares of FLOPs nearer than this are the same
 
 
@@ -53,7 +54,8 @@ def digest(candidate: Variant) -> str:
     """
     parts = [candidate.method, candidate.schedule, candidate.around]
     parts += [] if candidate.forecast is None else [candidate.forecast]  # rows are older than forecasts
-    return sha1(repr([_settings(part) for part in parts]).encode()).hexdigest()[:8]
+    written = repr([_settings(part) for part in parts]).replace(TILES_OF_ONE_FRAME, ")")
+    return sha1(written.encode()).hexdigest()[:8]
 
 
 def _settings(part: object) -> object:

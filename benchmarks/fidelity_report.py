@@ -186,7 +186,7 @@ def missing(results: Results) -> str:
     if not any(default_at(ratio).name in results.measured for ratio in RATIOS):
         parts.append(f"`{DEFAULT}`")
     left_out = f" {results.outdated} images of settings that changed since are left out." if results.outdated else ""
-    return (f"Not generated yet: {', '.join(parts)}." if parts else "") + left_out
+    return (f"Not generated yet: {'. '.join(parts)}." if parts else "") + left_out
 
 
 def conditions(folder: Path, results: Results) -> str:
