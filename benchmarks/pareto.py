@@ -6,6 +6,7 @@ Reads the results of :mod:`benchmarks.fidelity` and writes ``docs/images/pareto.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def chart(results: Results, measure: str) -> Image.Image:
 def curves(results: Results, measure: str) -> Iterator[Line]:
     """Every line that has points."""
     for place, (title, dashed) in enumerate(SHOWN.items()):
-        found = front(sorted(settings(results, title), key=lambda one: one.cost), measure)
+        shown = [one for one in settings(results, title) if math.isfinite(_distance(one, measure))]  # not equal images
+        found = front(sorted(shown, key=lambda one: one.cost), measure)
         if found:
             yield _line(title, found, measure, place, dashed)
 
@@ -77,8 +79,10 @@ def _line(title: str, found: Sequence[Measured], measure: str, colour: int, dash
 
 
 def pareto(folder: Path, models: Sequence[str] = MODELS) -> Image.Image | None:
-    """A column for each model that was generated, at its largest number of steps; ``None`` if there is none."""
-    found = [every[0] for model in models if (every := Results.read(folder, model)) and every[0].measured]
+    """A column for each model, with the number of steps that most settings were generated for; ``None`` without any."""
+    read = [every for model in models if (every := Results.read(folder, model))]
+    most = [max(every, key=lambda one: len(one.measured)) for every in read]
+    found = [results for results in most if results.measured]
     return sheet([[chart(results, measure) for results in found] for measure in NOTES]) if found else None
 
 
