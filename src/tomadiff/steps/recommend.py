@@ -23,9 +23,9 @@ FEW = 4  # steps: nothing is known yet about models that were made for so few
 # ---------------------------------------------------------------------------------------------- apply(pipe)
 # Tolerances by the least number of steps. The aim is a median of 40 dB, and less than one image of twenty below 32 dB.
 # On tuning pairs with 20 steps of emoji-sdxl (24 pairs), .2 computes .515 of them at a median of 42.6 dB and 34.1 dB
-# for the worst; .3 saves 3 % more and has 1.4 times the error; .1 computes .58 at 46.0 and 38.6 dB. With 50 steps, .8
-# computes .28 at 40.3 dB and more (6 pairs), and .30 of emoji-flux at 38.6 dB and more (4 pairs). With 8, .2 is too
-# much for emoji-sdxl: below 40 dB on most of 3 pairs.
+# for the worst; .1 computes .58 at 46.0 and 38.6 dB. With 50 steps, .8 computes .28 at 40.3 dB and more (6 pairs), and
+# .30 of emoji-flux at 38.6 dB and more (4 pairs). With 8, .1 computes .92 at 49.3 dB, and .2 is too much: .76 at 37.9
+# (24 pairs). What other pairs give is in docs/guide/forecast.md.
 TOLERANCES: tuple[tuple[int, float], ...] = ((40, 0.8), (16, 0.2), (6, 0.1))
 UNKNOWN = 0.05  # where nobody says how many steps there are
 
