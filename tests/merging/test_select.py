@@ -115,6 +115,15 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert chosen.gains[0].tolist() == pytest.approx([5.0, 0.0, 0.0], abs=1e-5)
 
 
+def test_rounding_does_not_choose() -> None:
+    """Two tokens that are nearest to each other gain equally, and many are left at the end."""
+    generator = torch.Generator().manual_seed(0)
+    cosine, _ = cosines(torch.randn(64, 64, 32, generator=generator))
+    rounded = cosine + 2e-7 * (torch.rand(cosine.shape, generator=generator) - 0.5)
+    choices = [facility_location(similarity=(one + 1) / 2, count=48).indices for one in (cosine, rounded)]
+    assert (choices[0] == choices[1]).all(1).float().mean() > 0.95  # a third at most if rounding decides ties
+
+
 def test_given_similarity_may_be_lopsided() -> None:
     """``similarity[i, j]`` says how well j stands for i: column 2 stands for all."""
     similarity = torch.tensor([[[0.1, 0.0, 0.9], [0.0, 0.1, 0.9], [0.0, 0.0, 0.9]]])

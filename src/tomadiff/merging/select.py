@@ -22,6 +22,7 @@ from tomadiff.utils.settings import named
 
 _NEVER = float("-inf")
 _LAST_RESORT = -1e30  # below every real gain, above _NEVER: tokens that are chosen only when nothing else is left
+TIED = 2.0**-18  # gains this near differ by rounding alone; two tokens that are nearest to each other gain equally
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,9 @@ def _rows(matrix: Tensor, chosen: Tensor) -> Tensor:
 def greedy(similarity: Tensor, count: int, mask: Tensor | None = None) -> Selection:
     """Choose ``count`` tokens of every region one after the other, each time the one that adds most to the coverage.
 
-    Ties go to the lowest index, and no token is chosen twice. Masked tokens come after all others, by index, so
-    padding at a region's end stays out as long as ``count`` is no more than the region's real tokens.
+    Gains within ``TIED`` of the best are ties. They go to the lowest index, so that rounding, which differs between
+    devices, kernels and batch sizes, does not choose. No token is chosen twice. Masked tokens come after all others,
+    by index, so padding at a region's end stays out as long as ``count`` is no more than the region's real tokens.
 
     Args:
         similarity: ``(M, L, L)``, non-negative; ``similarity[m, i, j]`` says how well ``j`` stands for ``i``.
@@ -135,12 +137,17 @@ def greedy(similarity: Tensor, count: int, mask: Tensor | None = None) -> Select
     indices, gains = [], []
     for _ in range(count):
         gain = objective.gains()
-        chosen = (gain + bar).argmax(-1)
+        chosen = _first_of_best(gain + bar)
         objective.add(chosen)
         bar.scatter_(1, chosen[:, None], _NEVER)
         indices.append(chosen)
         gains.append(gain.gather(1, chosen[:, None])[:, 0])
     return Selection(torch.stack(indices, 1), torch.stack(gains, 1))
+
+
+def _first_of_best(values: Tensor) -> Tensor:
+    """``(M, L)`` → ``(M,)`` the lowest place whose value is the greatest, or tied with it."""
+    return (values >= values.amax(-1, keepdim=True) - TIED).to(torch.uint8).argmax(-1)
 
 
 def facility_location(

@@ -20,8 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_LAST_RESORT = tl.constexpr(-1e30)  # this and the next as in select.py
+_LAST_RESORT = tl.constexpr(-1e30)  # this and the next two as in select.py
 _NEVER = tl.constexpr(float("-inf"))
+_TIED = tl.constexpr(2.0**-18)
 _LIGHTEST = tl.constexpr(1e-6)  # this and the next as in weights.py
 _NEGLIGIBLE = tl.constexpr(1e-9)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
@@ -159,7 +160,9 @@ def _chosen(cosine, usable, real, place, length, kept):
     least = float("inf")
     for step in range(kept):
         gain = tl.sum(tl.maximum(alike - best[:, None], 0.0), axis=0)
-        here = place == tl.argmax(gain + bar, axis=0)
+        allowed = gain + bar
+        tied = (allowed >= tl.max(allowed, axis=0) - _TIED).to(tl.int32)
+        here = place == tl.argmax(tied, axis=0)  # the first of them
         bar = tl.where(here, _NEVER, bar)
         best = tl.maximum(best, tl.sum(tl.where(here[None, :], alike, 0.0), axis=1))
         rank = tl.where(here, step, rank)
@@ -260,7 +263,7 @@ def tuning(length: int, element_size: int, *, weights: bool = True) -> tuple[Any
     """The kernel, and the sizes it is compiled for; 16 is the least that a matrix unit takes."""
     places = max(16, triton.next_power_of_2(length))
     channels = 16 if element_size == 4 else 32  # operands of exact float32 products lie in registers
-    warps = max(1, places * places // (256 if weights else 512))
+    warps = max(2, places * places // 256) if weights else max(1, places * places // 512)  # fewer spill registers
     return local_plan, {"PLACES": places, "CHANNELS": channels, "num_warps": warps}
 
 
