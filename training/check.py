@@ -108,7 +108,7 @@ def draw_seconds(pipe: torch.nn.Module, settings: dict) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[name for name in embedded.available() if name != "emoji-judge"])
+    parser.add_argument("names", nargs="*", default=embedded.pipelines())
     parser.add_argument("--count", type=int, default=200, help="generated pictures per pipeline")
     parser.add_argument("--all", action="store_true", help="ask for all 48 objects, not only those learnt first")
     arguments = parser.parse_args()

@@ -6,6 +6,7 @@ steps need not end where the teacher's do; where the teacher stood in between is
 
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,7 @@ from training.paths import stage_dir
 
 STEPS = 4
 VALIDATION = 2  # shards that are not trained on
-BORDER_WEIGHT = 0.1  # of where the first three steps end, in the loss; the last counts as 1
+BORDER_WEIGHT = 0.1  # of where each step ends, in the loss; the image counts as 1
 
 
 class Student(nn.Module):
@@ -34,6 +35,7 @@ class Student(nn.Module):
         pipe = call.pipeline()
         self.pipe, self.call, self.texts = pipe, call, {}
         self.denoiser = attach(getattr(pipe, call.COMPONENT), call.RANK)
+        pipe.vae.requires_grad_(False)
         set_steps(pipe, STEPS)
         self.sigmas = pipe.scheduler.sigmas.clone()
         self.bfloat16 = False
@@ -85,49 +87,61 @@ def interpolate(latents: torch.Tensor, known: torch.Tensor, wanted: torch.Tensor
 
 
 class Lessons:
-    """The recorded runs: latents at the borders of the student's steps, (runs, 5, ...), and their prompts."""
+    """The recorded runs: latents at the borders of the student's steps, (runs, 5, ...), and their prompts.
+
+    Runs that another process records meanwhile are learnt from as they come.
+    """
 
     def __init__(self, call: ModuleType, sigmas: torch.Tensor, validation: bool = False):
-        paths = teacher.shards(call.RECIPE.stage)
-        paths = paths[:VALIDATION] if validation else paths[VALIDATION:]
-        known = teacher_sigmas(call.NAME)
-        parts = [teacher.read_shard(path) for path in paths]
-        self.borders = torch.cat([interpolate(latents, known, sigmas) for latents, _ in parts])
-        self.prompts = [prompt for _, runs in parts for prompt, _ in runs]
+        self.stage, self.sigmas, self.known = call.RECIPE.stage, sigmas, teacher_sigmas(call.NAME)
+        self.wanted = slice(VALIDATION) if validation else slice(VALIDATION, None)
+        self.parts: list[torch.Tensor] = []
+        self.prompts: list[str] = []
+        self.update()
+
+    def update(self) -> None:
+        """Read what is new."""
+        for path in teacher.shards(self.stage)[self.wanted][len(self.parts) :]:
+            latents, runs = teacher.read_shard(path)
+            self.parts.append(interpolate(latents, self.known, self.sigmas))
+            self.prompts += [prompt for prompt, _ in runs]
+
+    @property
+    def borders(self) -> torch.Tensor:
+        return torch.cat(self.parts)
 
     def batch(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, list[str]]:
-        chosen = torch.randperm(len(self.prompts), generator=generator)[:count]
-        return self.borders[chosen].float(), [self.prompts[index] for index in chosen]
+        self.update()
+        chosen = torch.randperm(len(self.prompts), generator=generator)[:count].tolist()
+        borders = torch.stack([self.parts[index // teacher.SHARD][index % teacher.SHARD] for index in chosen])
+        return borders.float(), [self.prompts[index] for index in chosen]
 
 
 class Objective:
-    """The loss of a training step: how far runs end from the teacher's, and a little how far they are from its path.
+    """The loss of a training step: the images' PSNR to the teacher's, and a little how far runs are from its path.
 
-    Distances count by their root mean square, not their mean square: a run that took another way than the teacher's
-    cannot be saved, and must not drown those that can. They are relative to the same distances before training.
+    Logarithms of errors, as PSNR has them: a run that took another way than the teacher's cannot be saved, and must not
+    drown those that can. What is measured in pixels counts most, since that is what is wanted.
     """
 
-    def __init__(self, student: Student, lessons: Lessons, held_out: Lessons, batch: int):
+    def __init__(self, student: Student, lessons: Lessons, batch: int):
         self.student, self.lessons, self.count = student, lessons, batch
-        with torch.no_grad():
-            ends = student.run(held_out.borders[:, 0].float(), held_out.prompts)
-        self.scale = torch.stack([distance.mean() for distance in root_mean_squares(ends, held_out.borders)])
 
     def __call__(self, _: int, generator: torch.Generator) -> torch.Tensor:
         borders, prompts = self.lessons.batch(self.count, generator)
         self.student.bfloat16 = True  # a third faster; what is measured runs in float32
         ends = self.student.run(borders[:, 0], prompts)
         self.student.bfloat16 = False
-        distances = root_mean_squares(ends, borders)
-        weights = [BORDER_WEIGHT] * (STEPS - 1) + [1.0]
-        terms = [weight * (d / s).mean() for weight, d, s in zip(weights, distances, self.scale, strict=True)]
-        return torch.stack(terms).sum() / sum(weights)
+        path = [BORDER_WEIGHT * log_error(end, borders[:, place + 1]) for place, end in enumerate(ends)]
+        decode = partial(self.student.call.decode, self.student.pipe)
+        with torch.no_grad():
+            wanted = decode(borders[:, -1])
+        return (torch.stack(path).sum(0) + log_error(decode(ends[-1]), wanted)).mean()
 
 
-def root_mean_squares(ends: list[torch.Tensor], borders: torch.Tensor) -> list[torch.Tensor]:
-    """Per step, the distance (runs,) between where the student ends and where the teacher stood."""
-    pairs = [(end.float(), borders[:, place + 1].float()) for place, end in enumerate(ends)]
-    return [((end - wanted).square().flatten(1).mean(1) + 1e-6).sqrt() for end, wanted in pairs]
+def log_error(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Logarithm of the mean squared error of every run."""
+    return ((found - wanted).square().flatten(1).mean(1) + 1e-6).log()
 
 
 @torch.no_grad()
@@ -141,10 +155,10 @@ def train(module: str) -> None:
     """Record what is missing, train, and note how near the student comes on runs that it did not learn from."""
     call = importlib.import_module(module)
     stage = call.RECIPE.stage
-    teacher.record(call.NAME, stage, call.RUNS)
+    teacher.record(call.NAME, stage, call.RUNS, call.BFLOAT16)
     student = Student(call)
     held_out = Lessons(call, student.sigmas, validation=True)
-    objective = Objective(student, Lessons(call, student.sigmas), held_out, **call.OBJECTIVE)
+    objective = Objective(student, Lessons(call, student.sigmas), **call.OBJECTIVE)
 
     def report(trainer: Trainer) -> None:
         near = distances(student, held_out)

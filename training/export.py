@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
-from training import flux, judge, sdxl
+from training import distil, flux, judge, sdxl
 from training.paths import EMBEDDED, HERE, stage_dir
 from training.samples import save_grid
 
 STAGES = {"emoji-sdxl": "sdxl", "emoji-flux": "flux", "emoji-judge": "judge"}
+FEW_STEP = {"emoji-sdxl-4step": "training.few_sdxl"}
 MODELS = {"sdxl": sdxl.TextToLatent, "flux": flux.TextToTokens, "judge": judge.build}
 
 
@@ -61,6 +62,8 @@ def export(name: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if name == "emoji-judge":
         export_judge(folder)
+    elif name in FEW_STEP:
+        shutil.copytree(distil.write_lora(FEW_STEP[name]), folder)
     else:
         export_pipeline(name, folder)
     clean_configs(folder)
@@ -76,7 +79,7 @@ def export(name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=list(STAGES))
+    parser.add_argument("names", nargs="+", choices=[*STAGES, *FEW_STEP])
     for name in parser.parse_args().names:
         export(name)
 

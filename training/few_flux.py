@@ -18,7 +18,7 @@ RECIPE = Recipe(
     "few-flux", steps=150, learning_rate=4e-4, warmup=10, decay=0.8, ema_decay=0.98, report_every=25, save_every=5
 )
 OBJECTIVE = dict(batch=2)
-RUNS = 64
+RUNS, BFLOAT16 = 480, False  # what is recorded
 GUIDANCE = 2.5
 SETTINGS = dict(
     height=SIZE, width=SIZE, num_inference_steps=distil.STEPS, guidance_scale=GUIDANCE, max_sequence_length=LENGTH

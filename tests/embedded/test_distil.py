@@ -109,7 +109,7 @@ def test_the_loss_trains_the_additions_and_nothing_else(tmp_path, monkeypatch):
     student = distil.Student(call)
     lessons, held_out = (distil.Lessons(call, student.sigmas, validation=held) for held in (False, True))
     assert (len(lessons.prompts), len(held_out.prompts)) == (1, distil.VALIDATION)
-    distil.Objective(student, lessons, held_out, batch=1)(0, torch.Generator().manual_seed(0)).backward()
+    distil.Objective(student, lessons, batch=1)(0, torch.Generator().manual_seed(0)).backward()
     trained = {name: parameter.grad for name, parameter in student.named_parameters() if parameter.grad is not None}
     assert trained
     assert all("lora_" in name for name in trained)
