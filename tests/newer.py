@@ -79,6 +79,10 @@ def cosmos() -> Any:
     )  # fmt: skip
 
 
+def wan() -> Any:
+    return _made("WanTransformer3DModel", **_WAN)
+
+
 def wan_vace(control: int = 8) -> Any:
     return _made("WanVACETransformer3DModel", **_WAN, vace_layers=[0, 1], vace_in_channels=control)
 
@@ -137,11 +141,11 @@ def flux_kin(name: str, channels: int = 4, **config: Any) -> Any:
     )  # fmt: skip
 
 
-def hunyuan_video(condition: str | None = None) -> Any:
+def hunyuan_video(condition: str | None = None, pooled: int = 8) -> Any:
     return _made(
         "HunyuanVideoTransformer3DModel", in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=10,
-        num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, pooled_projection_dim=8,
-        rope_axes_dim=(2, 4, 4), image_condition_type=condition,
+        num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH,
+        pooled_projection_dim=pooled, rope_axes_dim=(2, 4, 4), image_condition_type=condition,
     )  # fmt: skip
 
 
