@@ -1,4 +1,4 @@
-"""Tiny autoencoders of the classes that pipelines ask for: random weights; images are as large as latents, or larger."""
+"""Tiny autoencoders of the classes that pipelines ask for: random weights, images at least as large as latents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ltx(audio_and_video: bool = False) -> Any:
     sizes: dict[str, Any] = {"latent_channels": 4, "block_out_channels": (8,) * 4, "layers_per_block": (1,) * 5}
     if audio_and_video:
         sizes |= {"decoder_block_out_channels": (16, 32, 64), "decoder_layers_per_block": (1,) * 4}
-        return _made("AutoencoderKLLTX2Video", **sizes)
+        return _made("AutoencoderKLLTX2Video", **sizes, spatial_compression_ratio=32, temporal_compression_ratio=8)
     sizes |= {"decoder_block_out_channels": (8,) * 4, "decoder_layers_per_block": (1,) * 5}
     return _made("AutoencoderKLLTXVideo", **sizes)
 
@@ -76,6 +76,13 @@ def hunyuan_image() -> Any:
     return _made(
         "AutoencoderKLHunyuanImage", in_channels=3, out_channels=3, latent_channels=4, block_out_channels=(32,) * 4,
         layers_per_block=1, spatial_compression_ratio=8, sample_size=64, scaling_factor=0.75,
+    )  # fmt: skip
+
+
+def hunyuan_image_refiner() -> Any:
+    return _made(
+        "AutoencoderKLHunyuanImageRefiner", latent_channels=1, block_out_channels=(32,) * 3, layers_per_block=1,
+        spatial_compression_ratio=4,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from tests import tiny
 from tests.evaluation.networks import ClipImages
 from tests.newer import WIDTH
 
+# Without torchvision, transformers takes this for the usual name; asking for it directly keeps it quiet.
+QwenImages = getattr(transformers, "Qwen2VLImageProcessorPil", transformers.Qwen2VLImageProcessor)
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 LETTERS = (*sorted(ByteLevel.alphabet()), *MARKS)
 IDS = {letter: place for place, letter in enumerate(LETTERS)}
@@ -50,6 +52,11 @@ def gemma_tokenizer() -> Any:
     return transformers.GemmaTokenizer(vocab=words, merges=[], model_max_length=64, add_bos_token=True)
 
 
+def header_tokenizer() -> Any:
+    """Llama 3's marks of headers, by which an image-to-video pipeline finds where a prompt ends."""
+    return transformers.Qwen2Tokenizer(vocab=IDS, merges=[], additional_special_tokens=["<|end_header_id|>", "<image>"])
+
+
 def bytes_tokenizer() -> Any:
     """ByT5's, which needs no vocabulary."""
     return transformers.ByT5Tokenizer(extra_ids=0)
@@ -64,11 +71,16 @@ def glm_tokenizer() -> Any:
 
 
 def processor(chat: str = CHAT) -> Any:
-    """A tokenizer with the processor of images that vision-language models have beside it.
-
-    Qwen's and Mistral's own processors want torchvision, which is not there.
-    """
+    """A tokenizer with a processor of images, in the place of Pixtral's, which wants torchvision."""
     return transformers.LlavaProcessor(ClipImages(), qwen_tokenizer(), chat_template=chat)
+
+
+def qwen_processor(name: str, chat: str = CHAT) -> Any:
+    """One of Qwen's without its processor of videos, which wants torchvision."""
+    kind = getattr(transformers, name)
+    alone = type(name, (kind,), {"check_argument_for_proper_class": lambda *_: None})
+    images = QwenImages(patch_size=16, min_pixels=32 * 32, max_pixels=64 * 64)
+    return alone(images, qwen_tokenizer(), None, chat_template=chat)
 
 
 # ---------------------------------------------------------------------------------------------- encoders
@@ -98,8 +110,13 @@ def qwen_vl(name: str, width: int = WIDTH) -> Any:
     axes = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [width // 4 - 2, 1, 1]}
     text = {**decoder_sizes(width), "rope_parameters": axes}
     vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": width}
-    vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
-    return _random(kind, kind.config_class(text_config=text, vision_config=vision))
+    vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16, "patch_size": 16}
+    vision |= {"fullatt_block_indexes": [0], "window_size": 64}
+    marks = {f"{name}_token_id": IDS[f"<|{mark}|>"] for name, mark in _VISION.items()}
+    return _random(kind, kind.config_class(text_config=text, vision_config=vision, **marks))
+
+
+_VISION = {"image": "image_pad", "vision_start": "vision_start", "vision_end": "vision_end"}
 
 
 def qwen35() -> Any:
@@ -118,6 +135,16 @@ def mistral3(name: str) -> Any:
     vision |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 16}
     text = {"model_type": "mistral", **decoder_sizes()}
     return _random(kind, kind.config_class(text_config=text, vision_config=vision))
+
+
+def llava() -> Any:
+    """Llama's text beside CLIP's tower for images."""
+    vision = {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    vision |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 16}
+    text = {"model_type": "llama", **decoder_sizes(), "vocab_size": len(LETTERS) + 2}
+    marks = {"image_token_index": len(LETTERS) + 1, "pad_token_id": PAD}
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, **marks)
+    return _random(transformers.LlavaForConditionalGeneration, config)
 
 
 def gemma3() -> Any:
