@@ -73,7 +73,7 @@ def cogview4_control() -> Prompted:
 def hunyuan_image_refiner() -> Prompted:
     parts = {"vae": autoencoders.hunyuan_image_refiner(), "transformer": newer.hunyuan_image(refiner=True, out=2)}
     built = given("HunyuanImageRefinerPipeline", prompted.hunyuan_image(), parts, image=image(0, SMALL), **size(4))
-    built.pipe.prompt_template_encode, built.pipe.prompt_template_encode_start_idx = "Draw {}", 5
+    built.pipe.prompt_template_encode, built.pipe.prompt_template_encode_start_idx = "Draw {}", 4
     return built
 
 
@@ -129,7 +129,7 @@ def hunyuan_video15_image() -> Prompted:
     config = transformers.SiglipVisionConfig(**vision, image_size=32, patch_size=16)
     parts = {"image_encoder": transformers.SiglipVisionModel(config).eval()}
     parts |= {"feature_extractor": SiglipImages(size={"height": 32, "width": 32})}
-    call = {"image": image(0, MIDDLE), "height": None, "width": None}
+    call = {"image": image(0, (64, 64)), "height": None, "width": None}
     parts |= {"transformer": newer.hunyuan_video15(9, target=64)}
     first = prompted.hunyuan_video15()
     built = given("HunyuanVideo15ImageToVideoPipeline", first, parts, **call)
@@ -155,6 +155,12 @@ def ltx2_in_context() -> Prompted:
 def skyreels_image() -> Prompted:
     parts = {"transformer": newer.skyreels(channels=12, image=8), **prompted.clip_vision()}
     return given("SkyReelsV2ImageToVideoPipeline", prompted.skyreels(), parts, image=image(0, MIDDLE))
+
+
+def skyreels_forcing() -> Prompted:
+    """Every frame has a scheduler of its own."""
+    scheduler = diffusers.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True)
+    return given("SkyReelsV2DiffusionForcingPipeline", prompted.skyreels(), {"scheduler": scheduler}, base_num_frames=5)
 
 
 def wan_image() -> Prompted:
@@ -184,7 +190,6 @@ _SHORT: dict[str, tuple[Make, Call]] = {
     ),
     "LTXImageToVideoPipeline": (prompted.ltx, {"image": image(0, (320, 256))}),
     "LTX2ImageToVideoPipeline": (prompted.ltx2, {"image": image(0, (320, 256)), "image_crf": 0}),
-    "SkyReelsV2DiffusionForcingPipeline": (prompted.skyreels, {"base_num_frames": 5, "overlap_history": None}),
     "WanVideoToVideoPipeline": (prompted.wan, {"video": frames(5, *MIDDLE), "num_frames": None, **CHANGED}),
 }  # fmt: skip
 
@@ -205,6 +210,7 @@ BUILDERS: dict[str, Make] = {
     "LTX2ConditionPipeline": ltx2_condition,
     "LTX2InContextPipeline": ltx2_in_context,
     "SkyReelsV2ImageToVideoPipeline": skyreels_image,
+    "SkyReelsV2DiffusionForcingPipeline": skyreels_forcing,
     "WanImageToVideoPipeline": wan_image,
     **{kind: _short(kind, make, **call) for kind, (make, call) in _SHORT.items()},
 }
