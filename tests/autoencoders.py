@@ -29,18 +29,18 @@ def qwen_image(channels: int = 4) -> Any:
 
 
 def qwen_image21(channels: int = 4) -> Any:
-    return _video("AutoencoderKLQwenImage21", channels, base=4, halvings=4)
+    return _video("AutoencoderKLQwenImage21", channels, base=4, halvings=4, decoder_base_dim=4)
 
 
 def wan(channels: int = 4) -> Any:
     return _video("AutoencoderKLWan", channels)
 
 
-def _video(name: str, channels: int, base: int = 3, halvings: int = 3) -> Any:
+def _video(name: str, channels: int, base: int = 3, halvings: int = 3, **more: Any) -> Any:
     """Wan's kind: of eight pixels along a side, or sixteen, and of four frames but the first, one latent."""
     scale = {"latents_mean": [0.0] * channels, "latents_std": [1.0] * channels}
-    times = {} if name.endswith("21") else {"temperal_downsample": [False, True, True]}
-    return _made(name, base_dim=base, z_dim=channels, dim_mult=[1] * (halvings + 1), num_res_blocks=1, **times, **scale)
+    times = {"temperal_downsample": [False, *[True] * (halvings - 1)], "dim_mult": [1] * (halvings + 1)}
+    return _made(name, base_dim=base, z_dim=channels, num_res_blocks=1, **times, **scale, **more)
 
 
 def ltx(audio_and_video: bool = False) -> Any:

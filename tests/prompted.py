@@ -318,7 +318,14 @@ def ltx2() -> Prompted:
         "text_encoder": texts.gemma3(), "tokenizer": texts.gemma_tokenizer(),
         "vae": autoencoders.ltx(audio_and_video=True), "audio_vae": autoencoders.ltx2_audio(),
     }  # fmt: skip
-    call = {**size(32, frames=9), "max_sequence_length": 32, "stg_scale": 1.0, "spatio_temporal_guidance_blocks": [1]}
+    call = {
+        "height": 128,
+        "width": 160,
+        "num_frames": 9,
+        "max_sequence_length": 32,
+        "stg_scale": 1.0,
+        "spatio_temporal_guidance_blocks": [1],
+    }
     return prompted("LTX2Pipeline", call, FLOW(use_dynamic_shifting=True), transformer=newer.ltx2(audio=128), **parts)
 
 

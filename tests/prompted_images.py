@@ -141,14 +141,14 @@ def hunyuan_video15_image() -> Prompted:
 def ltx2_condition(kind: str = "LTX2ConditionPipeline") -> Prompted:
     from diffusers.pipelines.ltx2.pipeline_ltx2_condition import LTX2VideoCondition
 
-    condition = LTX2VideoCondition(frames=image(0, (320, 256)), index=0, crf=0)
+    condition = LTX2VideoCondition(frames=image(0, LARGE), index=0, crf=0)
     return given(kind, prompted.ltx2(), conditions=[condition])
 
 
 def ltx2_in_context() -> Prompted:
     from diffusers.pipelines.ltx2.pipeline_ltx2_ic_lora import LTX2ReferenceCondition
 
-    reference = LTX2ReferenceCondition(frames=frames(9, 320, 256))
+    reference = LTX2ReferenceCondition(frames=frames(9, *LARGE))
     return given("LTX2InContextPipeline", prompted.ltx2(), reference_conditions=[reference])
 
 
@@ -189,7 +189,7 @@ _SHORT: dict[str, tuple[Make, Call]] = {
         prompted.cogvideox, {"video": frames(9, *MIDDLE), "num_frames": None, **CHANGED}
     ),
     "LTXImageToVideoPipeline": (prompted.ltx, {"image": image(0, (320, 256))}),
-    "LTX2ImageToVideoPipeline": (prompted.ltx2, {"image": image(0, (320, 256)), "image_crf": 0}),
+    "LTX2ImageToVideoPipeline": (prompted.ltx2, {"image": image(0, LARGE), "image_crf": 0}),
     "WanVideoToVideoPipeline": (prompted.wan, {"video": frames(5, *MIDDLE), "num_frames": None, **CHANGED}),
 }  # fmt: skip
 
