@@ -8,12 +8,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import tomadiff
 from tests import newer, prompted, prompted_images
 from tests.families.test_newer_pipelines import check_merges_and_is_restored
 from tests.prompted import Prompted
 
 PROMPT, OTHER = 'fox: a sign says "A" to a fox', 'owl: a sign says "Z" to an owl'
 BY_DEFAULT = ("CogView4ControlPipeline", "HunyuanVideoImageToVideoPipeline", "ZImageControlNetPipeline")
+TINY = {
+    "FluxPipeline", "PixArtSigmaPipeline", "StableDiffusion3Pipeline", "StableDiffusionPipeline",
+    "StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline",
+    "StableDiffusionXLControlNetPipeline",
+}  # fmt: skip
 SMALLER = {
     "LongCatImageEditPipeline": ("longcat_image.pipeline_longcat_image_edit", (40, 32)),
     "QwenImageEditPipeline": ("qwenimage.pipeline_qwenimage_edit", (160, 128, None)),
@@ -36,6 +42,12 @@ def test_one_of_a_prompt_and_an_image_does_too(name: str, monkeypatch: pytest.Mo
         module, size = SMALLER[name]
         monkeypatch.setattr(f"diffusers.pipelines.{module}.calculate_dimensions", lambda *_: size)
     check(name, prompted_images.BUILDERS[name](), monkeypatch)
+
+
+def test_every_pipeline_that_families_list_is_run() -> None:
+    """Here, or with the tiny pipelines of ``test_pipelines.py``."""
+    listed = {name for family in tomadiff.supported() for name in family.pipelines}
+    assert listed - {*prompted.BUILDERS, *prompted_images.BUILDERS} == TINY
 
 
 def check(name: str, built: Prompted, monkeypatch: pytest.MonkeyPatch) -> None:
