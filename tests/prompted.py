@@ -22,15 +22,20 @@ FLOW = diffusers.FlowMatchEulerDiscreteScheduler
 
 @dataclass
 class Prompted:
-    """A pipeline, and how it is called beside its prompt."""
+    """A pipeline, and how it is called beside its prompt.
+
+    ``reseed`` is for those that draw numbers which no generator gives.
+    """
 
     pipe: Any
     call: Call
+    reseed: bool = False
 
     def generate(self, prompt: str) -> Tensor:
         """An image, or a video."""
         self.pipe.set_progress_bar_config(disable=True)
-        torch.manual_seed(0)  # CogView4ControlPipeline encodes its image by numbers that no generator gives
+        if self.reseed:
+            torch.manual_seed(0)
         seed = torch.Generator().manual_seed(0)
         result = self.pipe(**{"prompt": prompt, "num_inference_steps": 3, "generator": seed, **self.call})
         image = result[0] if isinstance(result, tuple) else result

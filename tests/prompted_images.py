@@ -67,7 +67,9 @@ def chroma_inpaint() -> Prompted:
 
 def cogview4_control() -> Prompted:
     parts = {"transformer": newer.cogview4(channels=8)}
-    return given("CogView4ControlPipeline", prompted.cogview4(), parts, control_image=image(0, LARGE))
+    built = given("CogView4ControlPipeline", prompted.cogview4(), parts, control_image=image(0, LARGE))
+    built.reseed = True  # it encodes the image by chance
+    return built
 
 
 def hunyuan_image_refiner() -> Prompted:
