@@ -20,9 +20,11 @@ def load() -> Loaded:
 
 
 def tiny() -> Loaded:
-    from tests.families.test_further_pipelines import ltx_condition
+    from tests import prompted
 
-    return ltx_condition()
+    small = prompted.ltx()
+    small.call["num_inference_steps"] = 10
+    return small.pipe, lambda: small.generate(PROMPT)
 
 
 WAYS = {

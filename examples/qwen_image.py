@@ -21,13 +21,11 @@ def load() -> Loaded:
 
 
 def tiny() -> Loaded:
-    from tests import tiny as small
-    from tests.families.test_further_pipelines import embeddings, usual
+    from tests.prompted import qwen_image
 
-    call = {"prompt_embeds": embeddings(1, 6, small.WIDTH), "prompt_embeds_mask": torch.ones(1, 6, dtype=torch.long)}
-    return usual(
-        "QwenImagePipeline", small.qwen_image()[0], {**call, "height": 128, "width": 128, "num_inference_steps": 10}
-    )
+    small = qwen_image()
+    small.call["num_inference_steps"] = 10
+    return small.pipe, lambda: small.generate(PROMPT)
 
 
 WAYS = {

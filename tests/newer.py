@@ -71,12 +71,16 @@ def qwen_image21() -> Any:
     )  # fmt: skip
 
 
-def cosmos() -> Any:
+def cosmos(channels: int = 4) -> Any:
     return _made(
-        "CosmosTransformer3DModel", in_channels=4, out_channels=4, num_layers=2, num_attention_heads=2,
+        "CosmosTransformer3DModel", in_channels=channels, out_channels=4, num_layers=2, num_attention_heads=2,
         attention_head_dim=16, mlp_ratio=2.0, text_embed_dim=WIDTH, adaln_lora_dim=4, max_size=(4, 32, 64),
         patch_size=(1, 2, 2), concat_padding_mask=False, extra_pos_embed_type=None,
     )  # fmt: skip
+
+
+def wan(channels: int = 4) -> Any:
+    return _made("WanTransformer3DModel", **_WAN | {"in_channels": channels})
 
 
 def wan_vace(control: int = 8) -> Any:
@@ -96,8 +100,9 @@ def chrono_edit(channels: int = 4) -> Any:
     return _made("ChronoEditTransformer3DModel", **_WAN | {"in_channels": channels}, image_dim=8, added_kv_proj_dim=24)
 
 
-def skyreels(frames_per_block: int = 1) -> Any:
-    return _made("SkyReelsV2Transformer3DModel", **_WAN, num_frame_per_block=frames_per_block)
+def skyreels(frames_per_block: int = 1, channels: int = 4, image: int | None = None) -> Any:
+    begun = {"in_channels": channels, "image_dim": image, "added_kv_proj_dim": image and 24}
+    return _made("SkyReelsV2Transformer3DModel", **_WAN | begun, num_frame_per_block=frames_per_block)
 
 
 _WAN: dict[str, Any] = {
@@ -137,33 +142,33 @@ def flux_kin(name: str, channels: int = 4, **config: Any) -> Any:
     )  # fmt: skip
 
 
-def hunyuan_video(condition: str | None = None) -> Any:
+def hunyuan_video(condition: str | None = None, pooled: int = 8, channels: int = 4) -> Any:
     return _made(
-        "HunyuanVideoTransformer3DModel", in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=10,
-        num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, pooled_projection_dim=8,
-        rope_axes_dim=(2, 4, 4), image_condition_type=condition,
+        "HunyuanVideoTransformer3DModel", in_channels=channels, out_channels=4, num_attention_heads=2,
+        attention_head_dim=10, num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH,
+        pooled_projection_dim=pooled, rope_axes_dim=(2, 4, 4), image_condition_type=condition,
     )  # fmt: skip
 
 
-def hunyuan_video15(channels: int = 4) -> Any:
+def hunyuan_video15(channels: int = 4, target: int = 640) -> Any:
     return _made(
         "HunyuanVideo15Transformer3DModel", in_channels=channels, out_channels=4, num_attention_heads=2,
         attention_head_dim=10, num_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, text_embed_2_dim=8,
-        image_embed_dim=8, rope_axes_dim=(2, 4, 4), patch_size=2,
+        image_embed_dim=8, rope_axes_dim=(2, 4, 4), patch_size=2, target_size=target,
     )  # fmt: skip
 
 
-def hunyuan_image(refiner: bool = False) -> Any:
+def hunyuan_image(refiner: bool = False, out: int = 4) -> Any:
     axes = {"patch_size": (1, 1, 1), "rope_axes_dim": (4, 2, 2)} if refiner else {"rope_axes_dim": (4, 4)}
     return _made(
-        "HunyuanImageTransformer2DModel", in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=8,
+        "HunyuanImageTransformer2DModel", in_channels=4, out_channels=out, num_attention_heads=2, attention_head_dim=8,
         num_layers=1, num_single_layers=2, num_refiner_layers=1, text_embed_dim=WIDTH, **axes,
     )  # fmt: skip
 
 
-def cogview4() -> Any:
+def cogview4(channels: int = 4) -> Any:
     return _made(
-        "CogView4Transformer2DModel", in_channels=4, out_channels=4, num_layers=2, text_embed_dim=WIDTH,
+        "CogView4Transformer2DModel", in_channels=channels, out_channels=4, num_layers=2, text_embed_dim=WIDTH,
         time_embed_dim=8, condition_dim=4, sample_size=8, rope_axes_dim=(16, 16), **_HEADS,
     )  # fmt: skip
 
@@ -190,9 +195,9 @@ def ernie_image() -> Any:
     )  # fmt: skip
 
 
-def cogvideox() -> Any:
+def cogvideox(channels: int = 4) -> Any:
     return _made(
-        "CogVideoXTransformer3DModel", in_channels=4, out_channels=4, num_layers=2, text_embed_dim=WIDTH,
+        "CogVideoXTransformer3DModel", in_channels=channels, out_channels=4, num_layers=2, text_embed_dim=WIDTH,
         time_embed_dim=8, sample_width=16, sample_height=16, sample_frames=5, max_text_seq_length=TEXT,
         use_rotary_positional_embeddings=True, num_attention_heads=2, attention_head_dim=16,
     )  # fmt: skip

@@ -22,6 +22,8 @@ def test_for_people() -> None:
     text = CliRunner().invoke(app, ["models"]).output
     assert "FluxSingleTransformerBlock as a whole" in text
     assert "SanaTransformer2DModel: its attention is linear" in text
+    assert "text stays unmerged" in text
+    assert "each of their tokens counts" in text, "why"
 
 
 def test_the_guide_has_the_same_table() -> None:

@@ -18,7 +18,7 @@ def models(
 
 def listed() -> dict[str, Any]:
     """Every family, and every model that is known and cannot merge."""
-    from tomadiff.families.registry import CANNOT_PROFIT, supported
+    from tomadiff.families.registry import CANNOT_PROFIT, NEVER_MERGED, supported
 
     return {
         "supported": [
@@ -31,6 +31,7 @@ def listed() -> dict[str, Any]:
             }
             for family in supported()
         ],
+        "never_merged": NEVER_MERGED,
         "cannot_profit": CANNOT_PROFIT,
     }
 
@@ -43,17 +44,19 @@ def text() -> str:
         lines += [family["family"], f"  classes    {', '.join(family['classes'])}"]
         lines += [f"  pipelines  {', '.join(family['pipelines'])}", f"  merges     {family['merges']}"]
         lines += [f"  unmerged   {family['stays']}", ""] if family["stays"] else [""]
+    lines += [found["never_merged"], ""]
     return "\n".join([*lines, "Cannot profit", *(f"  {name}: {why}" for name, why in found["cannot_profit"].items())])
 
 
 def markdown() -> str:
     """The tables of the guide: what merges, and what cannot profit."""
+    found = listed()
     lines = ["| family | classes and pipelines | what merges | what does not |", "| --- | --- | --- | --- |"]
-    for family in listed()["supported"]:
+    for family in found["supported"]:
         classes, pipelines = (", ".join(f"`{name}`" for name in family[key]) for key in ("classes", "pipelines"))
         about = family["merges"], family["stays"] or "–"
         lines.append(f"| {family['family']} | {classes}: {pipelines} | {about[0]} | {about[1]} |")
-    lines += ["", "| raises | why |", "| --- | --- |"]
-    for why, refused in groupby(listed()["cannot_profit"].items(), key=lambda one: one[1]):
+    lines += ["", found["never_merged"], "", "| raises | why |", "| --- | --- |"]
+    for why, refused in groupby(found["cannot_profit"].items(), key=lambda one: one[1]):
         lines.append(f"| {', '.join(f'`{name}`' for name, _ in refused)} | {why} |")
     return "\n".join(lines)

@@ -266,7 +266,7 @@ class Family:
         image: name of the argument that is denoised, where it is neither ``sample`` nor ``hidden_states``.
         timestep: name of the argument that holds the time.
         names: what the model calls its other arguments, as far as that is not what diffusers calls them.
-        note: what stays unmerged, and when.
+        note: what stays unmerged, when and why; ``registry.NEVER_MERGED`` says what holds for all.
     """
 
     name: str

@@ -37,5 +37,5 @@ FAMILY = Family(
     pipelines=("CogView4Pipeline", "CogView4ControlPipeline", "GlmImagePipeline"),
     share="batch",
     note="text and the K/V cache of images to edit from stay unmerged; the feed-forward does where the text is as long "
-    "as the image",
+    "as the image, since it serves both and cannot tell them apart",
 )

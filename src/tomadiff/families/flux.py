@@ -63,5 +63,6 @@ FAMILY = Family(
     defaults={"quota": "shared", "proportional": True},  # see docs/method.md
     bias_backends=("native", "_native_efficient", "_native_math", "flex", "xformers"),  # Flash and Sage take no mask
     reads=("img_ids",),
-    note="text and reference images (Kontext) stay unmerged; so do the first 10 of 57 blocks by default",
+    note="text and reference images (Kontext) stay unmerged; so do the first 10 of 57 blocks by default, as in the "
+    "paper",
 )

@@ -32,5 +32,6 @@ FAMILY = Family(
     token_layout=token_layout,
     pipelines=("HunyuanVideoPipeline", "HunyuanVideoImageToVideoPipeline"),
     share="batch",
-    note="text stays unmerged; so do single blocks where tokens of the first frame are replaced (image to video)",
+    note="text stays unmerged; so do single blocks where tokens of the first frame are replaced (image to video), "
+    "since they treat so many rows as that frame",
 )

@@ -59,5 +59,5 @@ FAMILY = Family(
     token_layout=token_layout,
     pipelines=("LTXPipeline", "LTXImageToVideoPipeline", "LTXConditionPipeline"),
     reads=("video_coords",),
-    note="tokens of conditions for other frames stay unmerged",
+    note="tokens of conditions for other frames stay unmerged, since they lie outside the grid",
 )

@@ -36,5 +36,6 @@ FAMILY = Family(
     token_layout=token_layout,
     pipelines=("Lumina2Pipeline",),
     reads=("encoder_attention_mask",),
-    note="text and the refiner blocks stay unmerged; so does a batch of texts of several lengths",
+    note="text and the refiner blocks stay unmerged; so does a batch of texts of several lengths, since "
+    "its images begin at different places",
 )

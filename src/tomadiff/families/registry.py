@@ -36,6 +36,10 @@ CANNOT_PROFIT = {
 """Models that are known, and not worth merging or not able to: better said than discovered."""
 
 
+NEVER_MERGED = "Text, audio and reference images are never merged: they are few, and each of their tokens counts."
+"""What holds for every family, and why."""
+
+
 def register(family: Family, *, replace: bool = False) -> None:
     """Make a family known, so that :func:`tomadiff.apply` finds it; see ``docs/adding/a_model.md``."""
     if family.name in _FAMILIES and not replace:

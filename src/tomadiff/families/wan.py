@@ -43,5 +43,6 @@ FAMILY = Family(
         "WanAnimatePipeline",
         "ChronoEditPipeline",
     ),
-    note="VACE's blocks for its control video and Animate's for faces stay unmerged",
+    note="VACE's blocks for its control video stay unmerged, since every token gets their output; so do Animate's for "
+    "faces, which see one frame each",
 )

@@ -44,5 +44,6 @@ FAMILY = Family(
     pipelines=("ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline", "ZImageControlNetPipeline"),
     image="x",
     timestep="t",
-    note="text and the refiner blocks stay unmerged; so do calls with reference images (omni)",
+    note="text and the refiner blocks stay unmerged; so do calls with reference images (omni), which "
+    "have no grid in common",
 )
