@@ -388,7 +388,7 @@ def test_with_kernels_a_default_plan_takes_a_handful_of_launches() -> None:
         together = trace(lambda: ToMA(0.5, share="batch").plan(tokens, grid))
     assert fused.launches <= 4
     assert again.launches <= 4
-    assert plain.launches <= 170
+    assert plain.launches <= 185
     products, fit = 2 * 2 * 16 * 16 * 16 * 32, 2 * 2 * 16 * (16 * 16 * 8 + 2 * 16 * 8 * 8)  # 2 samples, 16 tiles
     assert fused.flops == products + fit
     assert together.flops == 2 * products + fit
