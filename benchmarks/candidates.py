@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.caches import DeepCache, DualBlockCache, FirstBlockCache, SeaCache, TaylorSeer
 from benchmarks.step_candidates import STEP_SETS
-from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD
+from tomadiff import Schedule, Stripes, Tiles, ToDo, ToFu, ToMA, ToMeSD, embedded
 from tomadiff.cost.budget import RatioChoice, choices_of
 from tomadiff.evaluation.runs.variants import Around, Variant
 
@@ -45,6 +45,11 @@ class Bench:
     steps: int
     cost: Callable[[Variant], float]
     denoising: Callable[[], float] = lambda: 1.0
+
+    @property
+    def base(self) -> str:
+        """The pipeline, without a LoRA for few steps."""
+        return embedded.base(self.model)
 
 
 def digest(candidate: Variant) -> str:
@@ -90,8 +95,9 @@ def within(budget: float, cost: Callable[[Variant], float], model: str) -> Varia
 
 def ladder(model: str) -> list[Variant]:
     """Every setting of the default that ``apply(pipe, flops=…)`` may choose, the dearest first."""
-    ratios = [part / PARTS[model] for part in range(1, PARTS[model])]
-    return [at_choice(choice) for choice in choices_of(ratios, LEVELS[model])]
+    base = embedded.base(model)
+    ratios = [part / PARTS[base] for part in range(1, PARTS[base])]
+    return [at_choice(choice) for choice in choices_of(ratios, LEVELS[base])]
 
 
 def at_choice(choice: RatioChoice) -> Variant:
@@ -152,7 +158,7 @@ def knobs(bench: Bench) -> Iterator[Variant]:
     yield change(", tiles of 8", regions=Tiles(8))
     yield change(", stripes", regions=Stripes(16))
     yield change(", only attention", merge_cross_attention=False, merge_feed_forward=False)
-    if bench.model == "emoji-sdxl":  # Flux has one level, and no cross-attention
+    if bench.base == "emoji-sdxl":  # Flux has one level, and no cross-attention
         yield change(", only cross-attention", merge_attention=False, merge_feed_forward=False)
         yield change(", only level 0", levels=(0,))
     yield change(", only feed-forward", merge_attention=False, merge_cross_attention=False)
@@ -165,7 +171,7 @@ def knobs(bench: Bench) -> Iterator[Variant]:
     yield own()
     for start in (0.0, 0.1, 0.2):
         yield own(start)
-    if bench.model == "emoji-flux":  # where text and image attend to each other
+    if bench.base == "emoji-flux":  # where text and image attend to each other
         yield own(change=", no block skipped", skip=0)
         yield own(change=", joint blocks skipped", skip=4)
     yield own(change=", random destinations", selector="random")
@@ -173,7 +179,7 @@ def knobs(bench: Bench) -> Iterator[Variant]:
     yield own(change=", plans by level", scope="level")
     yield own(change=", tiles of 8", regions=Tiles(8))
     yield own(change=", tiles of 2", regions=Tiles(2))
-    yield from _rescheduled(LEVELS[bench.model])
+    yield from _rescheduled(LEVELS[bench.base])
 
 
 def _rescheduled(levels: int) -> Iterator[Variant]:
@@ -221,13 +227,13 @@ def caches(bench: Bench) -> Iterator[Variant]:
     """Caches of others, alone and on top of merging."""
     for name, cache in foreign_caches(bench).items():
         yield Variant(name, ToMA(0.0), EVERY_STEP, cache)
-        for ratio in BESIDE_CACHES[bench.model]:
+        for ratio in BESIDE_CACHES[bench.base]:
             yield replace(default_at(ratio), name=f"{DEFAULT} + {name} {ratio:.2f}", around=cache)
 
 
 def foreign_caches(bench: Bench) -> dict[str, Around]:
     """Those that work on the model, by name."""
-    if bench.model == "emoji-sdxl":
+    if bench.base == "emoji-sdxl":
         return {f"DeepCache every {interval}": DeepCache(interval) for interval in (2, 3, 5)}
     before = max(2, round(0.15 * bench.steps))  # two full steps at least, to extrapolate from
     return {
@@ -239,7 +245,7 @@ def foreign_caches(bench: Bench) -> dict[str, Around]:
 
 
 def _by_steps(make: Callable[[str, int], Iterator[Variant]]) -> Callable[[Bench], Iterator[Variant]]:
-    return lambda bench: make(bench.model, bench.steps)
+    return lambda bench: make(bench.base, bench.steps)
 
 
 TUNING = ("knobs", "windows", "spreads", "fitting", "mixed")

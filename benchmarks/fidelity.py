@@ -187,7 +187,7 @@ def run(
     every = {one.name: one for name in sets for one in SETS[name](bench)}
     wanted = [one for one in every.values() if re.fullmatch(only or ".*", one.name)]
     costs: dict[tuple[str, ...], Callable[[float], float]] = {}
-    parts = list(batches(pairs, together or TOGETHER[model]))
+    parts = list(batches(pairs, together or TOGETHER[embedded.base(model)]))
     note_run(folder, sets, count, trials, bench)
     memory = Memory(trials.pipe)
     for part, candidate in track([(part, one) for part in parts for one in wanted], description=f"{model}, {steps}"):
@@ -207,7 +207,7 @@ def run(
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
+    parser.add_argument("model", choices=embedded.pipelines())
     parser.add_argument("sets", nargs="+", choices=list(SETS))
     parser.add_argument("--pairs", type=int, default=24, help="prompts and seeds")
     parser.add_argument(

@@ -64,7 +64,7 @@ def grid(model: str, count: int, steps: int) -> Image.Image:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
+    parser.add_argument("model", choices=embedded.pipelines())
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

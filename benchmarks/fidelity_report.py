@@ -34,7 +34,7 @@ from tomadiff.evaluation.runs.rows import read
 ROOT = Path(__file__).parents[1]
 PAGE, IMAGES = ROOT / "docs" / "results" / "fidelity.md", ROOT / "docs" / "images"
 BEGIN, END = "<!-- fidelity: written by python -m benchmarks.fidelity_report -->", "<!-- fidelity: end -->"
-MODELS = ("emoji-sdxl", "emoji-flux")
+MODELS = ("emoji-sdxl", "emoji-sdxl-4step", "emoji-flux")
 DIGITS = {"psnr": 1, "ssim": 3, "judge": 4}
 MEANS = tuple(DIGITS)  # in every table of settings
 HOW = """The small trained pipelines that ship with the package generate the same prompts and seeds without merging and

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.candidates import DEFAULT, FEW_STEPS, LADDERS, RATIOS, RETIRED, SAME_COST, SETS, Bench, known, ladder
 from benchmarks.fidelity import PROMISED_PAIRS, path_of
+from tomadiff import embedded
 from tomadiff.evaluation.metrics.samples import resampled
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, paired_ratio
 from tomadiff.evaluation.runs.rows import Row, read
@@ -151,7 +152,7 @@ def demands(results: Results) -> Iterator[Demand]:
     for ratio in RATIOS:
         rival = results.get(f"toma-paper {ratio:.2f}")
         own = None if rival is None else results.within(rival.cost)
-        yield Demand(f"the paper's cost at {ratio:g}", own, rival, AT_MOST[results.model])
+        yield Demand(f"the paper's cost at {ratio:g}", own, rival, AT_MOST[embedded.base(results.model)])
     for name in BASELINES:
         rival = results.get(name)
         if rival is None and results.steps < FEW_STEPS:

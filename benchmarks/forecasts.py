@@ -173,7 +173,7 @@ def table(path: Path, sets: Sequence[str] = ()) -> Iterator[str]:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=[name for name in embedded.available() if name != "emoji-judge"])
+    parser.add_argument("model", choices=embedded.pipelines())
     parser.add_argument("sets", nargs="*", help=", ".join(SETS))
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)

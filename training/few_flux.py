@@ -15,9 +15,9 @@ from training.text import LENGTH
 
 NAME, COMPONENT, RANK = "emoji-flux", "transformer", 32
 RECIPE = Recipe(
-    "few-flux", steps=150, learning_rate=4e-4, warmup=10, decay=0.8, ema_decay=0.98, report_every=25, save_every=5
+    "few-flux", steps=400, learning_rate=5e-4, warmup=10, decay=0.8, ema_decay=0.98, report_every=50, save_every=10
 )
-OBJECTIVE = dict(batch=2)
+OBJECTIVE = dict(batch=4)
 RUNS, BFLOAT16 = 480, False  # what is recorded
 GUIDANCE = 2.5
 SETTINGS = dict(

@@ -13,7 +13,7 @@ from training.loop import Recipe
 
 NAME, COMPONENT, RANK = "emoji-sdxl", "unet", 32
 RECIPE = Recipe(
-    "few-sdxl", steps=700, learning_rate=5e-4, warmup=10, decay=0.8, ema_decay=0.99, report_every=50, save_every=25
+    "few-sdxl", steps=950, learning_rate=5e-4, warmup=10, decay=0.8, ema_decay=0.99, report_every=50, save_every=25
 )
 OBJECTIVE = dict(batch=4)
 RUNS, BFLOAT16 = 2400, True  # what is recorded

@@ -31,7 +31,7 @@ def generating(request):
     return request.param, generate
 
 
-@pytest.mark.parametrize("name", embedded.NAMES)
+@pytest.mark.parametrize("name", [*embedded.NAMES, *embedded.FEW_STEP])
 def test_every_card_states_a_licence(name):
     cards = Path(__file__).parents[2] / "training" / "cards"
     for card in (cards / f"{name}.md", Path(embedded.__file__).parent / name / "README.md"):

@@ -19,7 +19,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="emoji-sdxl, emoji-flux, a folder saved by diffusers, a .safetensors file, or a hub id owner/name.",
+        help="emoji-sdxl, emoji-sdxl-4step, emoji-flux, a folder saved by diffusers, a .safetensors file, or a hub id.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The run's folder; the same command goes on in it.")]

@@ -17,7 +17,7 @@ from tomadiff import embedded
 from tomadiff.errors import TomaError, require_choice
 from tomadiff.utils.reading import OBJECT, read_json
 
-EMBEDDED = ("emoji-sdxl", "emoji-flux")
+EMBEDDED = ("emoji-sdxl", "emoji-flux", *embedded.FEW_STEP)
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _PICKLE = (
@@ -40,8 +40,8 @@ def load(
     """A pipeline that is ready to generate.
 
     Args:
-        model: ``"emoji-sdxl"``, ``"emoji-flux"``, a folder saved by diffusers, a hub id such as ``"owner/name"``, or a
-            checkpoint in a single file.
+        model: one of ``EMBEDDED``, a folder saved by diffusers, a hub id such as ``"owner/name"``, or a checkpoint in a
+            single file.
         device: ``None`` takes the GPU if there is one.
         dtype: ``None`` takes half precision on a GPU (bfloat16 for transformers, which overflow in float16) and
             float32 on the CPU.
@@ -49,7 +49,7 @@ def load(
     """
     name, place = str(model), device_of(device)
     if name in EMBEDDED and not Path(name).is_dir():
-        wanted = _dtype(dtype, place, _parts(embedded.folder(name)))
+        wanted = _dtype(dtype, place, _parts(embedded.folder(embedded.base(name))))
         with quiet():
             pipe = embedded.load(name, dtype=wanted)
     else:

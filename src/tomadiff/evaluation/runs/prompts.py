@@ -20,6 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from tomadiff import embedded
 from tomadiff.errors import SettingError, TomaError
 from tomadiff.utils.reading import TEXT, parse_json, read_text
 
@@ -83,7 +84,7 @@ def emoji_prompts() -> list[Prompt]:
 
 def unknown_objects(model: str, texts: Iterable[str]) -> str:
     """What to say where an embedded pipeline is asked for what it never saw; empty where all is well."""
-    if model not in ("emoji-sdxl", "emoji-flux"):
+    if embedded.base(model) not in embedded.NAMES:
         return ""
     strange = [text for text in texts if not any(name in text.lower() for name in OBJECTS)]
     if not strange:
