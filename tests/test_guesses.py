@@ -37,7 +37,7 @@ def test_a_name_takes_a_ratio_and_settings(unet: Any) -> None:
     [
         ({"method": "tomasd"}, "method='tomasd' is not known (did you mean 'tomesd'?); choose one of 'toma', "),
         ({"method": "ToMeSD"}, "(did you mean 'tomesd'?)"),
-        ({"method": "baseline"}, "tomadiff.remove(pipe)"),
+        ({"method": "full"}, "tomadiff.remove(pipe)"),
         ({"method": "sdxl"}, "call tomadiff.apply(pipe, preset='sdxl')"),
         ({"method": "todo", "ratio": 0.5}, "ToDo has a ratio of its own, 0.75, so 0.5 is not possible"),
         ({"method": ToDo(), "ratio": 0.5}, "leave the ratio out"),

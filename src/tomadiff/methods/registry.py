@@ -17,8 +17,8 @@ from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.steps.schedule import Schedule
 
-BASELINE = "baseline"
-"""The unmerged model, by the name it has in every table."""
+FULL = "full"
+"""The model as it is, by the name it has in files and on the command line."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ PAPER: dict[str, Entry] = {
 
 def entry(name: str) -> Entry:
     """An entry by name, the paper's included; an unknown name raises with the known ones."""
-    if name == BASELINE:
+    if name == FULL:
         raise SettingError(
-            f"The {BASELINE} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
+            f"{FULL!r} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
             "nothing. Name a method to merge."
         )
     require_choice("method", name, (*CATALOGUE, *PAPER))
