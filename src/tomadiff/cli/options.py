@@ -96,8 +96,7 @@ def _numbers(name: str, text: str, example: str) -> list[float]:
 
 def require_ratio(methods: Sequence[str], ratio: float | None) -> None:
     """Raise if a ratio was asked for that no method takes: some merge nothing, and ToDo has its own."""
-    from tomadiff.evaluation.runs.variants import RECOMMENDED
-    from tomadiff.methods.registry import FULL, asked, named
+    from tomadiff.methods.registry import FULL, RECOMMENDED, asked, named
 
     merging = [name for name in methods if name not in (FULL, RECOMMENDED)]
     if ratio and not merging:

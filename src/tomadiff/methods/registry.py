@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tomadiff.errors import SettingError, require_choice
+from tomadiff.errors import SettingError, did_you_mean
 from tomadiff.merging.grid import Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.methods.bound import Bound
@@ -19,6 +19,9 @@ from tomadiff.steps.schedule import Schedule
 
 FULL = "full"
 """The model as it is, by the name it has in files and on the command line."""
+
+RECOMMENDED = "recommended"
+"""What ``apply(pipe)`` does, by the name it has in every table: forecasts, and no merging."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,12 @@ def entry(name: str) -> Entry:
             f"{FULL!r} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
             "nothing. Name a method to merge."
         )
-    require_choice("method", name, (*CATALOGUE, *PAPER))
-    return CATALOGUE.get(name) or PAPER[name]
+    known = CATALOGUE.get(name) or PAPER.get(name)
+    if known is None:
+        names = (*CATALOGUE, RECOMMENDED, FULL)
+        near, all_of_them = did_you_mean(name, (*names, *PAPER)), ", ".join(map(repr, names))
+        raise SettingError(f"method={name!r} is not known{near}; choose one of {all_of_them}.")
+    return known
 
 
 def named(name: str, ratio: float = 0.5) -> tuple[Method, Schedule]:

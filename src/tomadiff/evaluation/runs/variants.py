@@ -15,14 +15,12 @@ from tomadiff.evaluation.runs.generate import Call, arguments_of
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.methods.base import Method
 from tomadiff.methods.registry import FULL as FULL
+from tomadiff.methods.registry import RECOMMENDED as RECOMMENDED
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 from tomadiff.steps.forecast import Forecast
 from tomadiff.steps.recommend import Recommended
 from tomadiff.steps.schedule import Schedule
-
-RECOMMENDED = "recommended"
-"""What ``apply(pipe)`` does, by the name it has in every table: forecasts, and no merging."""
 
 UNGUARDED = (
     "Tokens merge wherever the method says, so that methods are compared alike (guard=False). tomadiff.apply leaves "
