@@ -118,4 +118,4 @@ def _cell(interval: Interval | None, most: int) -> str:
     if interval is None:
         return "–"
     digits = interval.digits(most)
-    return f"{interval.value:.{digits}f} ± {(interval.high - interval.low) / 2:.{digits}f}"
+    return f"{interval.value:z.{digits}f} ± {(interval.high - interval.low) / 2:.{digits}f}"

@@ -164,8 +164,8 @@ def number(interval: Interval | None, digits: int) -> tuple[str, str]:
     if interval is None:
         return "–", ""
     digits = interval.digits(digits)
-    low, high = (f"{end:.{digits}f}" for end in (interval.low, interval.high))
-    return f"{interval.value:.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
+    low, high = (f"{end:z.{digits}f}" for end in (interval.low, interval.high))
+    return f"{interval.value:z.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
 
 
 def cells(loaded: LoadedRun, row: Row, names: Sequence[str]) -> list[tuple[str, str]]:
