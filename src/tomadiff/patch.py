@@ -70,8 +70,7 @@ def apply(
     """
     given = method if isinstance(method, int | float) else ratio
     budget, own, steps = _budget(flops, speedup, given), None, Forecast.of(forecast)
-    if method == RECOMMENDED:
-        method = _alone(ratio, preset, settings)
+    method = _unless_recommended(method, ratio, preset, settings)
     alone = not settings and all(one is None for one in (method, schedule, ratio, preset))
     if alone and budget is None:
         return Patch(target, None, None, False, forecast=steps or Recommended())
@@ -94,11 +93,16 @@ def remove(target: Any) -> None:
         take_off(model, MARK)
 
 
-def _alone(ratio: float | None, preset: object, settings: dict[str, Any]) -> None:
-    """``"recommended"`` is what ``apply(pipe)`` does without a method; it merges nothing."""
+def _unless_recommended(
+    method: AnyMethod | None, ratio: float | None, preset: object, settings: dict[str, Any]
+) -> AnyMethod | None:
+    """``"recommended"`` is ``apply(pipe)`` by name: no method, and nothing that says how to merge beside it."""
+    if method != RECOMMENDED:
+        return method
     if ratio is not None or preset is not None or settings:
         given = ", ".join([*(["ratio"] if ratio is not None else []), *(["preset"] if preset else []), *settings])
         raise SettingError(f"What is recommended merges nothing: leave {given} out, or name a method that merges.")
+    return None
 
 
 def _stored(preset: str | Path | Preset | None, method: object) -> Preset | None:
