@@ -35,7 +35,7 @@ SMALL = "--steps 2 --size 64"
 SMALLER = {
     "tomadiff * --help *": "",
     "tomadiff generate *--forecast*": "--steps 8 --size 64",
-    "tomadiff generate *--flops*": "--steps 8 --size 64",
+    "tomadiff generate *--flops*": "-m {tiny} --steps 8 --size 64",
     "tomadiff generate *": SMALL,
     "tomadiff demo *": "--prompt 'a fox' --steps 2",
     "tomadiff bench *--arch*": "--size 64 --depth 1 --ratios 0.5 --rounds 1",
@@ -44,7 +44,7 @@ SMALLER = {
     "tomadiff inspect *--landscape*": "",
     "tomadiff inspect *": f"-m {{tiny}} {SMALL}",
     "tomadiff tune *": "--images 2 --steps 4 --size 64",
-    "tomadiff paper *--arch*": "--size 64 --depth 1 --rounds 1",
+    "tomadiff paper *--arch*": "--arch sd15 --size 64 --depth 1 --rounds 1",
     "tomadiff paper *--tables 4,5*": "--rounds 1",
     "tomadiff paper *": f"-m {{tiny}} {SMALL} --tables 6 --prompts 1 --seeds 1 --networks none",
     "tomadiff *": "",
@@ -59,7 +59,6 @@ SMALLER = {
     "python -m tests.fuzz *": "--runs 1 --log {folder}/fuzz.jsonl",
     "python -m tests.web.hostile *": "--requests 15",
     "python *": "",
-    "make demo *": "",
     "make results *": "",
     "make format *": "",
     "export TOMADIFF_CALIBRATION=mine.json *": "",
@@ -92,6 +91,9 @@ NOT_HERE = {
         "is a test", "tests/browser/test_web.py::test_the_page_sits_for_its_screenshot"
     ),
     "HYPOTHESIS_PROFILE=explore make test *": Elsewhere(LONG),
+    "make demo *": Elsewhere(
+        "is `tomadiff demo`", "tests/browser/test_demo.py::test_it_opens_quietly_and_all_images_load"
+    ),
     "make bench *": Elsewhere(LONG),
     "make bench-full *": Elsewhere(LONG),
     "python -m benchmarks.compiled *": Elsewhere(LONG),

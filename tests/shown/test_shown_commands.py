@@ -151,7 +151,7 @@ def _load(*given: Any, **options: Any) -> Any:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=() if line in QUICK else (pytest.mark.slow,)) for line in RUN]
+    "line", [pytest.param(line, marks=() if line in QUICK else (pytest.mark.slow,), id=line) for line in RUN]
 )
 def test_every_command_runs(
     line: str, tiny: Path, folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
