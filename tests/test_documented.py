@@ -1,52 +1,23 @@
-"""What pages show runs: every block of Python, with tiny pipelines in the place of hub ids; and every command parses.
+"""What pages show runs: every block of Python, with tiny pipelines in the place of hub ids. Commands: tests/shown.
 
 A block that cannot run here stands below ``<!-- needs a GPU -->`` or ``<!-- needs the hub -->``.
 """
 
-import json
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import diffusers
 import pytest
 import torch
-import typer
 
 from tests import tiny
+from tests.shown.pages import ROOT, Block, blocks, without_blocks
 from tomadiff import Schedule, ToMA
-from tomadiff.cli.main import app
 from tomadiff.presets import Preset
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guide").glob("*.md")]
-NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 SLOW = ("README.md", "docs/guide/speed.md")  # generates with emoji-sdxl; predicts for full-size architectures
-_BLOCK = re.compile(
-    r"^(?P<mark><!-- needs (?:a GPU|the hub) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of code, and the page and line that it begins at."""
-
-    page: str
-    line: int
-    kind: str
-    code: str
-    marked: bool
-
-
-def blocks(path: Path) -> list[Block]:
-    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-    return [
-        Block(name, text.count("\n", 0, one.start("code")) + 1, one["kind"], one["code"], one["mark"] is not None)
-        for one in _BLOCK.finditer(text)
-    ]  # fmt: skip
 
 
 def pages() -> list[Any]:
@@ -135,37 +106,6 @@ def test_every_block_of_python_runs(own: list[Block]) -> None:
             exec(compile(lines, block.page, "exec"), space)
 
 
-# ---------------------------------------------------------------------------------------------- commands
-def commands() -> Iterator[tuple[str, str]]:
-    """Every ``tomadiff …`` of the pages' blocks, of the notebook, and of the help texts."""
-    for path in sorted(PAGES):
-        for block in blocks(path):
-            if block.kind in ("sh", "bash"):
-                for line in block.code.splitlines():
-                    for part in line.partition("  #")[0].partition(" > ")[0].split("&&"):
-                        if part.strip().startswith("tomadiff "):
-                            yield f"{block.page}:{block.line}", part.strip()
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        for line in cell["source"]:
-            if line.startswith("!tomadiff "):
-                yield NOTEBOOK.name, line[1:].partition(" | ")[0].strip()
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        for line in (command.help or "").splitlines():
-            if line.strip().startswith("tomadiff "):
-                yield f"tomadiff {name} --help", line.strip()
-
-
-@pytest.mark.parametrize(("where", "line"), list(commands()))
-def test_every_command_that_is_shown_is_one(where: str, line: str) -> None:
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("tomadiff", ["--version"], resilient_parsing=True)
-    name, *arguments = shlex.split(line)[1:]
-    command = group.get_command(context, name)
-    assert command is not None, f"{where}: {line}"
-    command.make_context(name, arguments, parent=context)
-
-
 # ---------------------------------------------------------------------------------------------- the site
 def test_every_page_is_in_the_navigation() -> None:
     """Or ``make docs``, which is strict, fails."""
@@ -177,8 +117,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_link_leads_somewhere() -> None:
     """To a file that is there, and to a heading that it has."""
     for path in PAGES:
-        text = _BLOCK.sub("", path.read_text(encoding="utf-8"))
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(path)):
             place, _, heading = target.partition("#")
             if not target.startswith("http"):
                 there = path if not place else (path.parent / place).resolve()

@@ -25,6 +25,11 @@ def test_every_name_of_the_command_line_works_in_python(unet: Any, name: str) ->
         assert (patch.method, patch.schedule) == (method, schedule.completed_by(method.schedule))
 
 
+def test_what_is_recommended_has_a_name(unet: Any) -> None:
+    with tomadiff.apply(unet, "recommended") as patch, tomadiff.apply(tiny.build("sdxl").model) as alone:
+        assert repr(patch) == repr(alone)
+
+
 def test_a_name_takes_a_ratio_and_settings(unet: Any) -> None:
     with tomadiff.apply(unet, "tomesd", ratio=0.25, levels=(0, 1)) as patch:
         assert patch.method == ToMeSD(0.25, levels=(0, 1))
@@ -37,7 +42,9 @@ def test_a_name_takes_a_ratio_and_settings(unet: Any) -> None:
     [
         ({"method": "tomasd"}, "method='tomasd' is not known (did you mean 'tomesd'?); choose one of 'toma', "),
         ({"method": "ToMeSD"}, "(did you mean 'tomesd'?)"),
-        ({"method": "baseline"}, "tomadiff.remove(pipe)"),
+        ({"method": "full"}, "tomadiff.remove(pipe)"),
+        ({"method": "baseline"}, "'bound', 'recommended', 'full'."),
+        ({"method": "recommended", "ratio": 0.5}, "What is recommended merges nothing: leave ratio out"),
         ({"method": "sdxl"}, "call tomadiff.apply(pipe, preset='sdxl')"),
         ({"method": "todo", "ratio": 0.5}, "ToDo has a ratio of its own, 0.75, so 0.5 is not possible"),
         ({"method": ToDo(), "ratio": 0.5}, "leave the ratio out"),

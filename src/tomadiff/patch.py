@@ -16,7 +16,7 @@ from tomadiff.engine.report import Report, merges_nothing
 from tomadiff.errors import PatchError, SettingError
 from tomadiff.families.registry import family_of
 from tomadiff.methods.base import Method
-from tomadiff.methods.registry import chosen_method
+from tomadiff.methods.registry import RECOMMENDED, chosen_method
 from tomadiff.methods.toma import ToMA
 from tomadiff.presets import Preset
 from tomadiff.presets import available as presets
@@ -70,6 +70,7 @@ def apply(
     """
     given = method if isinstance(method, int | float) else ratio
     budget, own, steps = _budget(flops, speedup, given), None, Forecast.of(forecast)
+    method = _unless_recommended(method, ratio, preset, settings)
     alone = not settings and all(one is None for one in (method, schedule, ratio, preset))
     if alone and budget is None:
         return Patch(target, None, None, False, forecast=steps or Recommended())
@@ -90,6 +91,18 @@ def remove(target: Any) -> None:
     Forecasts(denoisers_of(target), controlnets_of(target)).take_off_earlier()
     for _, model in denoisers_of(target):
         take_off(model, MARK)
+
+
+def _unless_recommended(
+    method: AnyMethod | None, ratio: float | None, preset: object, settings: dict[str, Any]
+) -> AnyMethod | None:
+    """``"recommended"`` is ``apply(pipe)`` by name: no method, and nothing that says how to merge beside it."""
+    if method != RECOMMENDED:
+        return method
+    if ratio is not None or preset is not None or settings:
+        given = ", ".join([*(["ratio"] if ratio is not None else []), *(["preset"] if preset else []), *settings])
+        raise SettingError(f"What is recommended merges nothing: leave {given} out, or name a method that merges.")
+    return None
 
 
 def _stored(preset: str | Path | Preset | None, method: object) -> Preset | None:

@@ -331,7 +331,7 @@ def test_dark_and_light_differ_and_both_can_be_read(browser: Any, address: str) 
     assert seen["dark"][1] - seen["dark"][0] > 100
 
 
-CLIPPED = """() => [...document.querySelectorAll("#controls input, #controls button")]
+CLIPPED = """() => [...document.querySelectorAll("#controls input, #controls button, #where input")]
   .filter((part) => part.checkVisibility() && part.type !== "range" && part.type !== "radio")
   .filter((part) => part.scrollWidth > part.clientWidth + 1 || part.getBoundingClientRect().right > innerWidth)
   .map((part) => part.outerHTML.slice(0, 200))"""
@@ -344,6 +344,8 @@ def test_nothing_sticks_out_sideways_on_a_phone(browser: Any, address: str) -> N
         visit.merge()
         assert visit.page.evaluate(CLIPPED) == []
         visit.press()
+        visit.page.locator("#where").wait_for()
+        assert visit.page.evaluate(CLIPPED) == []
         for name in ("Images", "Python", "Trade-off"):
             visit.tab(name)
             if name == "Trade-off":

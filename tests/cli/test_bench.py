@@ -44,7 +44,7 @@ def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["size"], row["method"]) for row in rows] == [
-        ("64", "baseline"), ("64", "toma"), ("96", "baseline"), ("96", "toma"),
+        ("64", "full"), ("64", "toma"), ("96", "full"), ("96", "toma"),
     ]  # fmt: skip
     assert float(rows[1]["flops"]) < float(rows[0]["flops"]) < float(rows[2]["flops"])
 
@@ -52,11 +52,11 @@ def test_a_pipeline_over_sizes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_forecasts_are_timed_too() -> None:
-    asked = ["bench", "--methods", "baseline", "--ratios", "0.5", "--forecast", "0.9", "--steps", "8", "--rounds", "1"]
+    asked = ["bench", "--methods", "full", "--ratios", "0.5", "--forecast", "0.9", "--steps", "8", "--rounds", "1"]
     result = CliRunner().invoke(app, [*asked, "--json"], env=WIDE)
     assert result.exit_code == 0, result.output
     base, forecast = json.loads(result.stdout)["rows"]
-    assert (base["method"], forecast["method"]) == ("baseline", "forecast-0.9")
+    assert (base["method"], forecast["method"]) == ("full", "forecast-0.9")
     assert forecast["flops"] < base["flops"]
 
 

@@ -25,10 +25,10 @@ GENERATE = ("generate", "-m", "emoji-sdxl", "-p", "a fox")
     ("arguments", "told"),
     [
         ((*GENERATE, "--method", "todo", "--ratio", "0.5"), "ToDo has a ratio of its own, 0.75"),
-        ((*GENERATE, "--method", "baseline", "--ratio", "0.5"), "The baseline merges nothing"),
+        ((*GENERATE, "--method", "full", "--ratio", "0.5"), "In full, nothing merges"),
         ((*GENERATE, "--method", "tomasd"), "did you mean 'tomesd'?"),
         (("eval", "-m", "emoji-sdxl", "--methods", "todo", "--ratios", "0.5"), "ToDo has a ratio of its own"),
-        (("bench", "--methods", "baseline", "--ratios", "0.5"), "The baseline merges nothing"),
+        (("bench", "--methods", "full", "--ratios", "0.5"), "In full, nothing merges"),
         (("bench", "--methods", "recommended", "--ratios", "0.5"), "What is recommended merges nothing"),
         (("inspect", "--method", "todo", "--ratio", "0.5"), "ToDo has a ratio of its own"),
         (("bench", "--model", "emoji-flux", "--arch", "sdxl"), "Give --model emoji-flux to time a pipeline or --arch"),

@@ -60,7 +60,7 @@ def test_generate_writes_images_that_more_may_join(invoke: Invoke, tmp_path: Pat
 
 
 def test_generate_forecasts_steps_and_says_which(invoke: Invoke) -> None:
-    many = ("--method", "baseline", "--forecast", "1", "--steps", "8", "--size", "64", "--json")
+    many = ("--method", "full", "--forecast", "1", "--steps", "8", "--size", "64", "--json")
     generated = invoke("generate", "-p", "a fox", *many)
     assert generated.exit_code == 0, generated.output
     (image,) = json.loads(generated.stdout)["images"]
@@ -86,7 +86,7 @@ def test_generate_keeps_a_budget(invoke: Invoke) -> None:
     for more, message in (
         (("--ratio", "0.5"), "Both --ratio 0.5 and flops=0.9"),
         (("--speedup", "2"), "Give one budget"),
-        (("--method", "baseline"), "The baseline merges nothing"),
+        (("--method", "full"), "In full nothing is left out"),
     ):
         refused = invoke("generate", "-p", "a fox", "--flops", "0.9", *more, *FRUGAL)
         assert refused.exit_code != 0
@@ -112,7 +112,7 @@ def test_eval_generates_measures_and_says_where(whole: Run) -> None:
     assert len(samples) == 2 * 2 * 2
     assert all("psnr" in sample.metrics for sample in samples if sample.method == "toma")
     counted = {sample.method: sample.flops for sample in samples}
-    assert 0 < counted["toma"] < counted["baseline"]
+    assert 0 < counted["toma"] < counted["full"]
     assert "FLOPs per image" in (whole.folder / "report.html").read_text(encoding="utf-8")
     assert {path.name for path in whole.folder.iterdir()} >= {
         "run.json",
@@ -126,12 +126,12 @@ def test_eval_generates_measures_and_says_where(whole: Run) -> None:
 
 def test_eval_measures_forecasts_and_the_report_names_them(invoke: Invoke, tmp_path: Path) -> None:
     few = ("--limit", "1", "--seeds", "1", "--steps", "8", "--size", "64", "--networks", "none", "--device", "cpu")
-    result = invoke("eval", "--methods", "baseline", "--forecast", "0,1", *few)
+    result = invoke("eval", "--methods", "full", "--forecast", "0,1", *few)
     assert result.exit_code == 0, result.output
     counted = {sample.method: sample.flops for sample in Run(tmp_path / "run").samples().values()}
-    assert 0 < counted["forecast-1"] < counted["baseline"]
+    assert 0 < counted["forecast-1"] < counted["full"]
     for written in (result.stdout, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")):
-        assert "forecast-1" in written
+        assert "forecast 1" in written
 
 
 def test_eval_again_generates_nothing(whole: Run, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_with_weights_everything_is_written_and_said(asked: list[str], tmp_path:
     for name in ("index.html", "grid.png", "merge_map.png"):
         assert name in result.output
         assert (tmp_path / name).stat().st_size > 1000
-    for way in ("in full", "apply(pipe)", "speedup=2", "ToMA, 25%", "ToMA, 75%"):
+    for way in ("in full", "apply(pipe)", "speedup=2.5", "ToMA, 25%", "ToMA, 75%"):
         assert way in result.output
     assert result.output.count("×") >= 4, "a speed-up of each way but the full one"
 

@@ -39,7 +39,7 @@ def full_results() -> Results:
     interval = Interval(0.0123456, 0.0101, 0.0155, 24)
     metrics = dict.fromkeys(METRICS, interval) | {"psnr": Interval(34.567, 33.1, 35.9, 24)}
     rows = [Row("toma-stripe-whole+forecast-0.05", ratio, 24, 123.456, 1e12, metrics) for ratio in (0.25, 0.5, 0.75)]
-    return Results("baseline", (Row("baseline", 0.0, 24, 234.5, 2e12), *rows))
+    return Results("full", (Row("full", 0.0, 24, 234.5, 2e12), *rows))
 
 
 @pytest.mark.parametrize("to_file", [False, True])
@@ -49,7 +49,7 @@ def test_what_does_not_fit_goes_into_another_table(width: int, to_file: bool) ->
     tables.print_results(told, full_results())
     text = printed(told)
     assert max(map(len, text.splitlines())) <= width
-    assert text.count("toma-stripe") > 3, "each table names its rows"
+    assert text.count("forecast 0.05") > 3, "each table names its rows"
     assert {"34.6 ± 1.4", "0.0123 ± 0.0027", "judge-FD ↓", "1.90×"} <= words(text)
 
 
@@ -93,7 +93,7 @@ def measurement(title: str = "toma-stripe-whole+forecast-0.05") -> Any:
 def test_bench() -> None:
     told = console()
     workload: Any = SimpleNamespace(title="exact SDXL at 1024²", unit="step")
-    bench._show(told, workload, [measurement("baseline"), measurement()], wide=False)
+    bench._show(told, workload, [measurement("full"), measurement()], wide=False)
     assert {"12345.6", "123.456", "123456", "1.23×", "plans KiB"} <= words(printed(told))
 
 

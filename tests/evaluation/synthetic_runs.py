@@ -29,7 +29,7 @@ def painted_run(
     )
     for place, prompt in enumerate(prompts):
         image = Image.fromarray((synthetic_image(size, seed=place) * 255).astype(np.uint8))
-        run.add(Sample("baseline", 0, prompt, 0, 2.0, 2e12), image)
+        run.add(Sample("full", 0, prompt, 0, 2.0, 2e12), image)
         for method in methods:
             for ratio in (0.25, 0.5, 0.75):
                 merged = image.filter(ImageFilter.GaussianBlur(ratio * 2))

@@ -62,15 +62,15 @@ def counted(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------- what to generate
-def test_the_baseline_comes_first_and_nothing_twice() -> None:
-    wanted = variants(["toma", "baseline", "todo"], [0.25, 0.5, 0.5])
+def test_in_full_comes_first_and_nothing_twice() -> None:
+    wanted = variants(["toma", "full", "todo"], [0.25, 0.5, 0.5])
     assert wanted[:3] == [Variant(), Variant.named("toma", 0.25), Variant.named("toma", 0.5)]
     assert [variant.entry for variant in wanted[3:]] == ["todo"]
 
 
 def test_forecasts_are_variants_with_names_of_their_own() -> None:
-    wanted = variants(["baseline", "toma"], [0.5], [0.0, 0.05])
-    assert [one.name for one in wanted] == ["baseline", "forecast-0.05", "toma", "toma+forecast-0.05"]
+    wanted = variants(["full", "toma"], [0.5], [0.0, 0.05])
+    assert [one.name for one in wanted] == ["full", "forecast-0.05", "toma", "toma+forecast-0.05"]
     assert wanted[1].method is None
     assert (wanted[2].method, wanted[2].schedule) == (wanted[3].method, wanted[3].schedule)
 
@@ -89,7 +89,7 @@ def test_tasks_follow_from_what_is_wanted_alone() -> None:
     batches = tasks(["a fox", "a cat", "a fox"], [0, 1, 1], wanted, batch=3)
     assert batches == tasks(["a fox", "a cat"], [0, 1], wanted, batch=3)
     assert [len(batch) for batch in batches] == [3, 3, 1, 1]
-    assert [batch[0].variant.name for batch in batches] == ["baseline", "toma"] * 2
+    assert [batch[0].variant.name for batch in batches] == ["full", "toma"] * 2
     keys = [task.key for batch in batches for task in batch]
     assert len(set(keys)) == len(keys) == 8
 
@@ -150,7 +150,7 @@ def test_an_image_says_how_to_generate_it_again(tiny: Tiny, tmp_path: Path) -> N
         note = note_of(run.image_path(key))
         prompts = [Prompt(text, negative) for text, negative, _ in note["together"]]
         seeds = [seed for *_, seed in note["together"]]
-        merges = note["method"] != "baseline"
+        merges = note["method"] != "full"
         with Variant.named(note["method"], note["ratio"]).on(tiny.pipe) if merges else nullcontext():
             again, _ = generate_batch(tiny.pipe, prompts, seeds, note["call"])
         place = [prompt.text for prompt in prompts].index(note["prompt"])

@@ -63,7 +63,7 @@ def test_images_are_measured_and_patches_come_off(pipe: Any) -> None:
     base, merged = measure(workload, field, rounds=2, done=lambda: ticks.append(1))
     assert (refused, len(ticks)) == ([], 2 * 3)
     assert (base.method, base.speed_up, base.plan_bytes, len(base.seconds)) == (
-        "baseline",
+        "full",
         1.0,
         0,
         2,

@@ -23,7 +23,7 @@ from tomadiff.evaluation.metrics.table import Results
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
 
 PROMPTS, SEEDS = ("a fox", "an owl | with a bar", "a pig"), (0, 1)
-NOISE = {("baseline", 0.0): 0.0, ("toma", 0.25): 0.05, ("toma", 0.5): 0.2, ("tomesd", 0.5): 0.3}
+NOISE = {("full", 0.0): 0.0, ("toma", 0.25): 0.05, ("toma", 0.5): 0.2, ("tomesd", 0.5): 0.3}
 QUICK = Sampling(resamples=200, set_resamples=10, batch=4)
 
 
@@ -82,7 +82,7 @@ def test_pixels_are_measured_against_the_same_prompt_and_seed(run: Run) -> None:
         assert row.metrics[name].low < expected < row.metrics[name].high
         assert row.metrics[name].count == 6
     assert (row.count, row.seconds, row.flops) == (6, 1.5, 50)
-    assert results.row("baseline", 0).metrics == {}
+    assert results.row("full", 0).metrics == {}
     assert results.row("toma", 0.25).metrics["psnr"].low > results.row("tomesd", 0.5).metrics["psnr"].high
 
 
@@ -94,7 +94,7 @@ def test_every_network_gives_what_it_can(run: Run, tmp_path: Path) -> None:
     judge = {"judge", "judge_t", "judge_fid", "judge_kid"}
     mine = {"mine", "mine_fid", "mine_kid"}  # it reads no text
     assert set(results.row("toma", 0.5).metrics) == {"mse", "psnr", "ssim", "lpips"} | judge | mine
-    assert set(results.row("baseline", 0).metrics) == {"judge_t"}
+    assert set(results.row("full", 0).metrics) == {"judge_t"}
     row = results.row("tomesd", 0.5)
     assert row.metrics["lpips"].value * 255**2 == pytest.approx(row.metrics["mse"].value, rel=1e-5)
     assert row.metrics["mine"].value > results.row("toma", 0.25).metrics["mine"].value > 0
@@ -139,7 +139,7 @@ def test_a_folder_of_images_is_compared_with_every_set(run: Run, tmp_path: Path)
     for seed in range(8):
         image(100 + seed, (40, 32)).save(tmp_path / "real" / f"{seed}.png")
     results = measure(run, networks={"mine": Means}, reference_images=tmp_path / "real", sampling=QUICK)
-    assert set(results.row("baseline", 0).metrics) == {"mine_fid_reference", "mine_kid_reference"}
+    assert set(results.row("full", 0).metrics) == {"mine_fid_reference", "mine_kid_reference"}
     assert "mine_fid_reference" in results.row("toma", 0.5).metrics
     with pytest.raises(RunError, match="holds no image"):
         measure(run, networks={"mine": Means}, reference_images=tmp_path / "run" / "nowhere", sampling=QUICK)
@@ -157,7 +157,7 @@ def test_the_summary_is_written_whole_and_read_again(run: Run) -> None:
 
 def test_equal_images_have_a_finite_psnr(tmp_path: Path) -> None:
     run = Run.begin(tmp_path, {}, {})
-    for method in ("baseline", "toma"):
+    for method in ("full", "toma"):
         run.add(Sample(method, 0.0, "a fox", 0), image(0))
     results = measure(run, networks={"mine": Means}, sampling=QUICK)
     assert results.row("toma", 0).metrics["psnr"].value == 100
@@ -166,7 +166,7 @@ def test_equal_images_have_a_finite_psnr(tmp_path: Path) -> None:
 
 def test_images_too_small_for_ssim_are_measured_without_it(tmp_path: Path) -> None:
     run = Run.begin(tmp_path, {}, {})
-    for method, noise in (("baseline", 0.0), ("toma", 0.1)):
+    for method, noise in (("full", 0.0), ("toma", 0.1)):
         run.add(Sample(method, 0.0, "a fox", 0), image(0, (8, 8), noise))
     results = quick(run)
     assert set(results.row("toma", 0).metrics) == {"mse", "psnr"}
@@ -177,7 +177,7 @@ def test_whole_prompts_are_generated_again_where_there_are_enough(tmp_path: Path
     assert quick(run).resampled == "samples"
     many = Run.begin(tmp_path / "many", {}, {})
     for number in range(10):
-        for method, noise in (("baseline", 0.0), ("toma", 0.1)):
+        for method, noise in (("full", 0.0), ("toma", 0.1)):
             many.add(Sample(method, 0.0, f"prompt {number}", 0), image(number, noise=noise))
     assert quick(many).resampled == "prompts"
 
@@ -185,11 +185,11 @@ def test_whole_prompts_are_generated_again_where_there_are_enough(tmp_path: Path
 def test_an_unfinished_run_is_measured_as_far_as_it_goes(run: Run) -> None:
     shutil.rmtree(run.images)
     run.images.mkdir()
-    with pytest.raises(RunError, match=r"0 ratios of 'baseline'.*holds nothing"):
+    with pytest.raises(RunError, match=r"0 ratios of 'full'.*holds nothing"):
         quick(run)
     fill(run, [*QUESTIONS[:6], *QUESTIONS[6:9]])
     assert quick(run).row("toma", 0.25).metrics["psnr"].count == 3
-    with pytest.raises(RunError, match=r"holds 0 ratios of 'todo'.*baseline 0, toma 0.25"):
+    with pytest.raises(RunError, match=r"holds 0 ratios of 'todo'.*full 0, toma 0.25"):
         quick(run, "todo")
 
 
@@ -204,9 +204,9 @@ def test_the_table_for_people(run: Run) -> None:
     results = quick(run)
     lines = results.markdown().splitlines()
     assert lines[0] == "| method | ratio | images | s | MSE ↓ | PSNR dB ↑ | SSIM ↑ |"
-    assert lines[2] == "| baseline | 0 | 6 | 2.00 | – | – | – |"
+    assert lines[2] == "| full | 0 | 6 | 2.00 | – | – | – |"
     assert len(lines) == 6
-    with pytest.raises(RunError, match=r"todo at ratio 0.5 was not measured; there are baseline 0, toma 0.25"):
+    with pytest.raises(RunError, match=r"todo at ratio 0.5 was not measured; there are full 0, toma 0.25"):
         results.row("todo", 0.5)
 
 

@@ -67,7 +67,7 @@ def measured(variant: Variant, seconds: float) -> dict[str, Any]:
 def test_a_table_of_times_leaves_quality_untested() -> None:
     rows = [measured(Variant(), 2.0), measured(HALF, 1.5), measured(MOST, 1.0)]
     outcome = timed_outcome(EXPERIMENT, "SDXL at 1024²", rows)
-    assert [row[0][0] for row in outcome.rows] == ["baseline", "toma", "toma"]
+    assert [row[0][0] for row in outcome.rows] == ["full", "toma", "toma"]
     assert outcome.judged[0].verdict is Verdict.HOLDS
 
 

@@ -171,7 +171,7 @@ def test_a_measured_run_is_told_as_it_was_measured(tmp_path: Path) -> None:
     results = measure(run, networks={})
     (told,) = load_runs([run.folder])
     assert told.results == results
-    run.add(Sample("baseline", 0, "new", 0, 1.0), run.image(next(iter(run.samples()))))
+    run.add(Sample("full", 0, "new", 0, 1.0), run.image(next(iter(run.samples()))))
     (stale,) = load_runs([run.folder])
     assert "added since" in stale.notes[0]
 
@@ -204,7 +204,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         load_runs([tmp_path / "empty"])
 
 
-def test_a_run_without_baseline_still_has_numbers(tmp_path: Path) -> None:
+def test_a_run_without_full_images_still_has_numbers(tmp_path: Path) -> None:
     run = Run.begin(tmp_path / "run", {}, {})
     run.add(Sample("toma", 0.5, "a fox", 0, 1.0), Image.new("RGB", (32, 32)))
     text = page(load_runs([run.folder]), "Title")

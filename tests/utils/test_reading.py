@@ -165,7 +165,7 @@ def test_torn_lines_are_left_out(copy: Run) -> None:
     assert report(copy) == before
 
 
-@pytest.mark.parametrize("held", [DEEP, "[]", "{}", '{"reference": "baseline", "rows": [1]}'])
+@pytest.mark.parametrize("held", [DEEP, "[]", "{}", '{"reference": "full", "rows": [1]}'])
 def test_a_hostile_summary_is_one_error(held: str, copy: Run) -> None:
     (copy.folder / "summary.json").write_text(held)
     with pytest.raises(RunError, match=r"summary\.json"):

@@ -31,7 +31,8 @@ def test_a_network_adds_its_distance() -> None:
 
 
 def test_cards_tell_times_speed_up_and_where_the_full_image_is_from() -> None:
-    shown = cards(3.0, 2.0, {"psnr": 21.5})
+    shown = cards(3.0, 2.0, {"psnr": 21.5, "judge": -1e-9})
+    assert "-0.0" not in shown
     for words in ("3.00 s", "2.00 s", "1.50×", "21.50", "PSNR dB", "in full"):
         assert words in shown
     assert "cached" not in shown

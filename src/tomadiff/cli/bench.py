@@ -64,7 +64,7 @@ def bench(
     table: options.Csv = None,
     as_json: options.Json = False,
 ) -> None:
-    """Time the unmerged model and methods in interleaved rounds, and count what they compute and hold.
+    """Time the model in full and with methods in interleaved rounds, and count what they compute and hold.
 
     \b
     tomadiff bench

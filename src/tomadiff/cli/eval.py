@@ -30,9 +30,7 @@ Forecasts = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Images of each prompt and method; default: 3.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")]
-Reference = Annotated[
-    Path | None, typer.Option(help="A folder of images for FID and KID; default: the unmerged images.")
-]
+Reference = Annotated[Path | None, typer.Option(help="A folder of images for FID and KID; default: the full images.")]
 ProtocolName = Annotated[
     str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
 ]
@@ -66,7 +64,7 @@ def evaluate(
     \b
     tomadiff eval -m emoji-sdxl
     tomadiff eval -m emoji-sdxl --methods toma,tomesd --ratios 0.25,0.5 --seeds 2 --limit 8 --out first
-    tomadiff eval -m emoji-sdxl --methods baseline,toma --ratios 0.5 --forecast 0,0.05,0.1
+    tomadiff eval -m emoji-sdxl --methods full,toma --ratios 0.5 --forecast 0,0.05,0.1
     tomadiff eval -m owner/name --prompts PartiPrompts.tsv --networks clip,dino,lpips
     tomadiff eval -m owner/name --protocol paper --prompts GEMRec.csv --out paper
     accelerate launch --multi_gpu --num_processes 2 -m tomadiff eval -m emoji-sdxl

@@ -36,14 +36,14 @@ Prompts = Annotated[list[str], typer.Option("--prompt", "-p", help="What to gene
 MethodName = Annotated[
     str | None,
     typer.Option(
-        help="baseline, recommended, toma, tomesd, … ; a wrong name lists all. "
+        help="full, recommended, toma, tomesd, … ; a wrong name lists all. "
         "Default: toma; with --flops or --speedup what is recommended for it."
     ),
 ]
 Ratio = Annotated[
     float | None, typer.Option(help="Share of tokens removed: 0.5 keeps half of them, and is the default.")
 ]
-Compare = Annotated[bool, typer.Option("--compare", help="Generate the unmerged image as well.")]
+Compare = Annotated[bool, typer.Option("--compare", help="Generate the full image as well.")]
 Negative = Annotated[str, typer.Option(help="What to keep out of the image.")]
 Seed = Annotated[int, typer.Option(min=0, help="Which image; the first one with --seeds.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many images of each prompt.")]
@@ -125,7 +125,7 @@ def _load(
 def _within(
     budget: Budget | None, method: str, wanted: list[Variant], loaded: Loaded, prompt: Prompt, batch: int
 ) -> list[Variant]:
-    """The baseline and the method, with the ratio that the budget chooses if there is one."""
+    """In full and with the method, with the ratio that the budget chooses if there is one."""
     from tomadiff.evaluation.runs.variants import within
 
     if budget is None:
@@ -157,10 +157,12 @@ def _tell(run: Run, batches: Sequence[Batch], as_json: bool) -> None:
         images = [_as_row(run, sample) for sample in samples]
         typer.echo(json.dumps({"folder": str(run.folder), "images": images}, indent=2))
         return
+    from tomadiff.evaluation.report.report import title_of
+
     rows = []
     for sample in samples:
         name = run.image_path(sample.key).name
-        rows.append([name, sample.method, f"{sample.ratio:g}", str(sample.seed), f"{sample.seconds:.2f}"])
+        rows.append([name, title_of(sample.method), f"{sample.ratio:g}", str(sample.seed), f"{sample.seconds:.2f}"])
     console = Console(soft_wrap=True)
     print_table(console, ("image", "method", "ratio", "seed", "seconds"), rows)
     console.print(f"The images are in [bold]{run.images}[/bold]")

@@ -39,7 +39,7 @@ Networks = Annotated[
 ]
 Flops = Annotated[
     float | None,
-    typer.Option(help="Instead of --ratio: the share of the unmerged model's FLOPs an image may cost, as 0.6."),
+    typer.Option(help="Instead of --ratio: the share of the full FLOPs an image may cost, as 0.6."),
 ]
 Speedup = Annotated[
     float | None,
@@ -96,13 +96,12 @@ def _numbers(name: str, text: str, example: str) -> list[float]:
 
 def require_ratio(methods: Sequence[str], ratio: float | None) -> None:
     """Raise if a ratio was asked for that no method takes: some merge nothing, and ToDo has its own."""
-    from tomadiff.evaluation.runs.variants import RECOMMENDED
-    from tomadiff.methods.registry import BASELINE, asked, named
+    from tomadiff.methods.registry import FULL, RECOMMENDED, asked, named
 
-    merging = [name for name in methods if name not in (BASELINE, RECOMMENDED)]
+    merging = [name for name in methods if name not in (FULL, RECOMMENDED)]
     if ratio and not merging:
-        what = f"The {BASELINE}" if BASELINE in methods else "What is recommended"
-        raise SettingError(f"{what} merges nothing: leave the ratio {ratio:g} out, or name a method.")
+        what = "In full, nothing merges" if FULL in methods else "What is recommended merges nothing"
+        raise SettingError(f"{what}: leave the ratio {ratio:g} out, or name a method.")
     if ratio is not None and not any(named(name, ratio)[0].ratio == ratio for name in merging):
         asked(merging[0], ratio)
 

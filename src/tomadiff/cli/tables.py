@@ -90,18 +90,22 @@ def show(results: Results, folder: Path, page: Path, wide: bool = False) -> None
 def print_results(console: Console, results: Results, wide: bool = False) -> None:
     """A row for each method and ratio: time, gain over the reference, and every metric ± half its interval."""
     from tomadiff.evaluation.metrics.distances import metric
+    from tomadiff.evaluation.report.report import title_of
 
-    title = f"against {results.reference}; ± is half the {results.confidence:.0%} interval over {results.resampled}"
+    half = f"± is half the {results.confidence:.0%} interval over {results.resampled}"
+    title = f"against the image {title_of(results.reference)}; {half}"
     metrics = [metric(name) for name in results.columns]
     headings = ["method", "ratio", "images", "seconds", "faster"]
     headings += [f"{known.title} {_ARROWS[known.better]}" for known in metrics]
-    rows = [[*_about(row, results.rows[0]), *_cells(row, results.columns)] for row in results.rows]
+    rows = [
+        [title_of(row.method), *_about(row, results.rows[0]), *_cells(row, results.columns)] for row in results.rows
+    ]
     print_table(console, headings, rows, title, keys=2, wide=wide)
 
 
-def _about(row: Row, first: Row) -> tuple[str, str, str, str, str]:
+def _about(row: Row, first: Row) -> tuple[str, str, str, str]:
     faster = f"{first.seconds / row.seconds:.2f}×" if row.seconds else "–"
-    return row.method, f"{row.ratio:g}", str(row.count), f"{row.seconds:.2f}", faster
+    return f"{row.ratio:g}", str(row.count), f"{row.seconds:.2f}", faster
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
@@ -114,4 +118,4 @@ def _cell(interval: Interval | None, most: int) -> str:
     if interval is None:
         return "–"
     digits = interval.digits(most)
-    return f"{interval.value:.{digits}f} ± {(interval.high - interval.low) / 2:.{digits}f}"
+    return f"{interval.value:z.{digits}f} ± {(interval.high - interval.low) / 2:.{digits}f}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tomadiff.evaluation.tune.search import Finding
 
 Model = Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")]
-Flops = Annotated[float, typer.Option(help="Share of the unmerged model's FLOPs to keep: 0.6 saves 40 %.")]
+Flops = Annotated[float, typer.Option(help="Share of the full FLOPs to keep: 0.6 saves 40 %.")]
 Images = Annotated[int, typer.Option(min=2, help="At most this many images per setting; the best see all of them.")]
 Preset = Annotated[Path, typer.Option("--out", "-o", help="Where the preset goes.")]
 
@@ -90,4 +90,4 @@ def _plain(one: Finding) -> dict[str, float | str]:
 def _show(console: Console, found: Sequence[Finding], wide: bool, most: int = 12) -> None:
     rows = [(one.candidate.name, f"{one.cost:.1%}", f"{one.psnr:.1f} dB", str(one.images)) for one in found[:most]]
     headings = ("settings", "FLOPs", "PSNR", "images")
-    print_table(console, headings, rows, "Nearest to the unmerged images first", wide=wide)
+    print_table(console, headings, rows, "Nearest to the full images first", wide=wide)

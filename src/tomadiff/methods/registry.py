@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tomadiff.errors import SettingError, require_choice
+from tomadiff.errors import SettingError, did_you_mean
 from tomadiff.merging.grid import Stripes, Tiles, Whole
 from tomadiff.methods.base import Method
 from tomadiff.methods.bound import Bound
@@ -17,8 +17,11 @@ from tomadiff.methods.toma import ToMA
 from tomadiff.methods.tomesd import ToMeSD
 from tomadiff.steps.schedule import Schedule
 
-BASELINE = "baseline"
-"""The unmerged model, by the name it has in every table."""
+FULL = "full"
+"""The model as it is, by the name it has in files and on the command line."""
+
+RECOMMENDED = "recommended"
+"""What ``apply(pipe)`` does, by the name it has in every table: forecasts, and no merging."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,17 @@ PAPER: dict[str, Entry] = {
 
 def entry(name: str) -> Entry:
     """An entry by name, the paper's included; an unknown name raises with the known ones."""
-    if name == BASELINE:
+    if name == FULL:
         raise SettingError(
-            f"The {BASELINE} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
+            f"{FULL!r} is the model as it is: tomadiff.remove(pipe) leaves it so, and forecast=… alone merges "
             "nothing. Name a method to merge."
         )
-    require_choice("method", name, (*CATALOGUE, *PAPER))
-    return CATALOGUE.get(name) or PAPER[name]
+    known = CATALOGUE.get(name) or PAPER.get(name)
+    if known is None:
+        names = (*CATALOGUE, RECOMMENDED, FULL)
+        near, all_of_them = did_you_mean(name, (*names, *PAPER)), ", ".join(map(repr, names))
+        raise SettingError(f"method={name!r} is not known{near}; choose one of {all_of_them}.")
+    return known
 
 
 def named(name: str, ratio: float = 0.5) -> tuple[Method, Schedule]:

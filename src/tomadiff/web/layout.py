@@ -124,7 +124,7 @@ class Layout:
         self.note = gr.HTML(elem_id="note")
         self.view = gr.Radio(views, value=VIEWS[0], label="Show", elem_id="view")
         with gr.Row():
-            self.where = gr.Dropdown([], label="Where", min_width=130, interactive=True, elem_id="where")
+            self.where = gr.Dropdown([], label="Where", min_width=200, interactive=True, elem_id="where")
             self.step = gr.Slider(1, 2, 1, step=1, label="Step", min_width=150, elem_id="step")
 
     def _curve(self) -> None:

@@ -31,7 +31,7 @@ def _seen(network: AnyNetwork, full: Image.Image, other: Image.Image) -> float:
 
 def written(name: str, value: float) -> str:
     """A metric's value with its digits; equal images are infinitely many decibels apart."""
-    return "equal" if name == "psnr" and value >= distances.PSNR_CEILING else f"{value:.{metric(name).digits}f}"
+    return "equal" if name == "psnr" and value >= distances.PSNR_CEILING else f"{value:z.{metric(name).digits}f}"
 
 
 def cards(

@@ -16,6 +16,8 @@ def steps_shown(pattern: Pattern, why: str = "") -> Markup:
     parts = [_sentence(why)] if why else []
     if pattern.forecast:
         parts.append(f"{pattern}: {', '.join(str(step + 1) for step in pattern.computed)}.")
+        most = (len(pattern.computed) + len(pattern.forecast)) / len(pattern.computed)
+        parts.append(f"Forecasts alone make the denoiser at most {most:.2f}× as fast; times of one image are rough.")
     line = tag("p", " ".join(parts), class_="soft") if parts else None
     return joined([line, _squares(pattern) if pattern.forecast else None])
 

@@ -201,16 +201,16 @@ class Metric:
 
 
 METRICS = {
-    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the unmerged image", mse),
+    "mse": Metric("MSE", "lower", 1, "mean squared error of pixels 0..255 against the full image", mse),
     "psnr": Metric(
         "PSNR dB", "higher", 2, "the same on a logarithmic scale; 100 where two images are equal", finite_psnr
     ),
-    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the unmerged image", ssim),
-    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the unmerged image"),
-    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the unmerged image"),
-    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the unmerged image"),
+    "ssim": Metric("SSIM", "higher", 4, "structural similarity to the full image", ssim),
+    "lpips": Metric("LPIPS", "lower", 4, "learned perceptual distance to the full image"),
+    "dino": Metric("DINO", "lower", 4, "cosine distance of DINO features to the full image"),
+    "clip_i": Metric("CLIP-I", "lower", 4, "cosine distance of CLIP features to the full image"),
     "clip_t": Metric("CLIP-T", "higher", 2, "100 × cosine of image and prompt under CLIP"),
-    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the unmerged image"),
+    "judge": Metric("judge", "lower", 4, "cosine distance of emoji-judge features to the full image"),
     "judge_t": Metric("judge-T", "higher", 2, "100 × cosine of image and prompt under emoji-judge"),
     "fid": Metric("FID", "lower", 2, "Fréchet distance of Inception features to the unmerged set"),
     "kid": Metric("KID", "lower", 5, "kernel distance of Inception features to the unmerged set"),

@@ -58,7 +58,7 @@ class Sampling:
 
 def measure(
     run: Run,
-    reference: str = "baseline",
+    reference: str = "full",
     networks: Mapping[str, Opener] | None = None,
     reference_images: Path | None = None,
     sampling: Sampling | None = None,

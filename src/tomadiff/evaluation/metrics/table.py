@@ -37,7 +37,7 @@ class Row:
     """One method at one ratio.
 
     Attributes:
-        method: name in the catalogue, or "baseline".
+        method: name in the catalogue, or "full".
         ratio: share of tokens removed.
         count: of images.
         seconds: per image, the median.

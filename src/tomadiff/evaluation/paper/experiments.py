@@ -14,7 +14,7 @@ from typing import Literal
 
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.paper.claims import Alike, Below, Better, Check, Claim, Faster, NearlyAsFast
-from tomadiff.evaluation.runs.variants import BASELINE, Variant, variants
+from tomadiff.evaluation.runs.variants import FULL, Variant, variants
 
 RATIOS = (0.25, 0.5, 0.75)
 HALF = (0.5,)
@@ -62,7 +62,7 @@ def _every(*methods: str, ratios: Sequence[float] = RATIOS) -> tuple[Variant, ..
 
 
 def _at(method: str, ratio: float) -> Variant:
-    return Variant() if method == BASELINE else Variant.named(method, ratio)
+    return Variant() if method == FULL else Variant.named(method, ratio)
 
 
 def _better(
@@ -91,8 +91,8 @@ TIME = Experiment(
     "how long the variants take",
     _every(*_VARIANTS, "tomesd-all", "bound"),
     (
-        Claim("ToMeSD takes longer than no merging, at every ratio", _faster([BASELINE], ["tomesd-all"])),
-        Claim("every variant of ToMA but tile takes less time than no merging", _faster(_STILL_QUICK, [BASELINE])),
+        Claim("ToMeSD takes longer than no merging, at every ratio", _faster([FULL], ["tomesd-all"])),
+        Claim("every variant of ToMA but tile takes less time than no merging", _faster(_STILL_QUICK, [FULL])),
         Claim("every variant of ToMA but tile takes less time than ToMeSD", _faster(_STILL_QUICK, ["tomesd-all"])),
         Claim(
             "ToMA* and stripe come near the speed limit (here: within 10 %)",
@@ -130,7 +130,7 @@ QUALITY = Experiment(
         ),
         Claim(
             "with half of the tokens, images fit their prompts as well as the original's (here: CLIP within 2 %)",
-            tuple(check for name in _MAIN for check in _alike(name, BASELINE, ["clip"], 0.02)),
+            tuple(check for name in _MAIN for check in _alike(name, FULL, ["clip"], 0.02)),
         ),
         Claim(
             "the default is nearer to the original than the paper's variants",
@@ -171,7 +171,7 @@ BASELINES = Experiment(
         Grid(
             7,
             "the original, ToMA, ToDo and ToMeSD",
-            (_at(BASELINE, 0.0), _at("paper-whole", 0.5), _at("todo", 0.75), _at("tomesd-all", 0.5)),
+            (_at(FULL, 0.0), _at("paper-whole", 0.5), _at("todo", 0.75), _at("tomesd-all", 0.5)),
         ),
     ),
     curves=True,

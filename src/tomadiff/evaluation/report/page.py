@@ -89,7 +89,10 @@ def _card(loaded: LoadedRun, row: Row) -> Markup:
     fast = loaded.speed_ups.get((row.method, row.ratio))
     big = f"{fast.value:.2f}×" if fast else f"{row.seconds:.3g} s"
     known = [(metric(name).title, number(row.metrics[name], metric(name).digits)[0]) for name in row.metrics]
-    quality = ", ".join(f"{title} {value}" for title, value in known if not title.startswith("MSE"))
+    near = [
+        f"{title} {value}".replace(" ", "\N{NO-BREAK SPACE}") for title, value in known if title != metric("mse").title
+    ]
+    quality = ", ".join(near)
     words = label_of(row.method, row.ratio) + (" merged" if row.ratio else "")
     return tag("div", tag("b", big), tag("span", words), tag("br"), tag("span", quality), class_="card")
 

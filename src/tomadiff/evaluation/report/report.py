@@ -17,7 +17,7 @@ from tomadiff.evaluation.metrics.samples import Group, Pair, PairKey, grouped, m
 from tomadiff.evaluation.metrics.statistics import Interval, mean_interval, ratio_interval
 from tomadiff.evaluation.metrics.table import Results, Row
 from tomadiff.evaluation.runs.record import Run, RunError, Sample
-from tomadiff.evaluation.runs.variants import BASELINE, RECOMMENDED, UNGUARDED
+from tomadiff.evaluation.runs.variants import FULL, RECOMMENDED, UNGUARDED
 from tomadiff.methods.registry import CATALOGUE, PAPER, entry
 
 
@@ -77,7 +77,7 @@ def _loaded(name: str, run: Run) -> LoadedRun:
     notes: list[str] = []
     results = _measured(run, groups, notes)
     notes += [f"{metric(missing).title} was not measured. {why}" for missing, why in results.missing.items()]
-    notes += [UNGUARDED] if any(method != BASELINE for method, _ in groups) else []
+    notes += [UNGUARDED] if any(method != FULL for method, _ in groups) else []
     return LoadedRun(name, run, results, _speed_ups(groups, results.reference), notes)
 
 
@@ -98,15 +98,15 @@ def _measured(run: Run, groups: dict[Group, dict[PairKey, Sample]], notes: list[
 def pixel_results(run: Run) -> Results:
     """MSE, PSNR and SSIM against the full images; nothing is written."""
     groups = grouped(run)
-    anchors = groups.get((BASELINE, 0.0), {})
-    order = sorted(groups, key=lambda group: (group[0] != BASELINE, group))
+    anchors = groups.get((FULL, 0.0), {})
+    order = sorted(groups, key=lambda group: (group[0] != FULL, group))
     rows = []
     for group in order:
         samples = list(groups[group].values())
-        pairs = [] if group[0] == BASELINE else matched(groups[group], anchors)
+        pairs = [] if group[0] == FULL else matched(groups[group], anchors)
         seconds, flops = median(one.seconds for one in samples), sum(one.flops for one in samples) / len(samples)
         rows.append(Row(*group, len(samples), seconds, flops, _pixels(run, pairs)))
-    return Results(BASELINE, tuple(rows))
+    return Results(FULL, tuple(rows))
 
 
 def _pixels(run: Run, pairs: list[Pair]) -> dict[str, Interval]:
@@ -134,10 +134,13 @@ def _speed_ups(groups: dict[Group, dict[PairKey, Sample]], reference: str) -> di
 
 # ---------------------------------------------------------------------------------------------- words for all forms
 def title_of(method: str) -> str:
-    """What a method is called; one that is not in the catalogue keeps its own name."""
+    """What a method is called, with its forecast; one that is not in the catalogue keeps its own name."""
+    merging, told, tolerance = method.rpartition("forecast-")
+    if told:
+        return " + ".join([*([title_of(merging.removesuffix("+"))] if merging else []), f"forecast {tolerance}"])
     if method in (*CATALOGUE, *PAPER):
         return entry(method).title
-    return {BASELINE: "in full", RECOMMENDED: "apply(pipe)"}.get(method, method.removeprefix(f"{RECOMMENDED}-"))
+    return {FULL: "in full", RECOMMENDED: "apply(pipe)"}.get(method, method.removeprefix(f"{RECOMMENDED}-"))
 
 
 def label_of(method: str, ratio: float) -> str:
@@ -147,7 +150,7 @@ def label_of(method: str, ratio: float) -> str:
 
 def columns(runs: Sequence[LoadedRun]) -> list[str]:
     """The metrics that some run has, in their usual order."""
-    together = Results(BASELINE, tuple(row for loaded in runs for row in loaded.results.rows))
+    together = Results(FULL, tuple(row for loaded in runs for row in loaded.results.rows))
     return list(together.columns)
 
 
@@ -161,8 +164,8 @@ def number(interval: Interval | None, digits: int) -> tuple[str, str]:
     if interval is None:
         return "–", ""
     digits = interval.digits(digits)
-    low, high = (f"{end:.{digits}f}" for end in (interval.low, interval.high))
-    return f"{interval.value:.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
+    low, high = (f"{end:z.{digits}f}" for end in (interval.low, interval.high))
+    return f"{interval.value:z.{digits}f}", "" if interval.count < 2 else f"[{low}, {high}]"
 
 
 def cells(loaded: LoadedRun, row: Row, names: Sequence[str]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ class Protocol:
     """Settings of an evaluation; ``None`` leaves them to the model.
 
     Attributes:
-        methods: names in the catalogue; the baseline is always generated as well.
+        methods: names in the catalogue; the full image is always generated as well.
         ratios: shares of tokens removed.
         seeds: how many images of each prompt.
         limit: at most this many prompts, the first ones.

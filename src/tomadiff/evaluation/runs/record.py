@@ -52,8 +52,8 @@ class Sample:
     """One image: what was generated, how, and what was measured on it.
 
     Attributes:
-        method: name in the catalogue, or ``"baseline"`` for the unmerged model.
-        ratio: share of tokens removed; 0 for the baseline.
+        method: name in the catalogue, or ``"full"`` for the model as it is.
+        ratio: share of tokens removed; 0 where none is.
         prompt: what was asked for.
         seed: of the sampler.
         seconds: how long generating took.

@@ -47,7 +47,7 @@ Batch = tuple[Task, ...]
 def tasks(
     prompts: Sequence[Prompt | str], seeds: Sequence[int], wanted: Sequence[Variant], batch: int = 1
 ) -> list[Batch]:
-    """Every batch of a run, in order: of each few images the baseline first, then the variants.
+    """Every batch of a run, in order: of each few images the full ones first, then the variants.
 
     So a run that is looked at early holds whole comparisons, and a machine that slows down slows all of them.
     """

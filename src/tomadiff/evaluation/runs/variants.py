@@ -14,15 +14,13 @@ from tomadiff.evaluation.runs import models
 from tomadiff.evaluation.runs.generate import Call, arguments_of
 from tomadiff.evaluation.runs.prompts import Prompt
 from tomadiff.methods.base import Method
-from tomadiff.methods.registry import BASELINE as BASELINE
+from tomadiff.methods.registry import FULL as FULL
+from tomadiff.methods.registry import RECOMMENDED as RECOMMENDED
 from tomadiff.methods.registry import named
 from tomadiff.patch import Patch, apply
 from tomadiff.steps.forecast import Forecast
 from tomadiff.steps.recommend import Recommended
 from tomadiff.steps.schedule import Schedule
-
-RECOMMENDED = "recommended"
-"""What ``apply(pipe)`` does, by the name it has in every table: forecasts, and no merging."""
 
 UNGUARDED = (
     "Tokens merge wherever the method says, so that methods are compared alike (guard=False). tomadiff.apply leaves "
@@ -47,7 +45,7 @@ class Variant:
         entry: name of the method in the catalogue, where it has one.
     """
 
-    name: str = BASELINE
+    name: str = FULL
     method: Method | None = None
     schedule: Schedule = field(default_factory=Schedule)
     around: Around = nullcontext
@@ -107,13 +105,13 @@ class Variant:
 
 
 def variants(methods: Sequence[str], ratios: Sequence[float], forecasts: Sequence[float] = (0.0,)) -> list[Variant]:
-    """The baseline, then every method at every ratio with every forecast, by tolerance.
+    """In full, then every method at every ratio with every forecast, by tolerance.
 
     A method with a ratio of its own (ToDo) comes once.
     """
     wanted = [Variant()]
     for method, ratio, tolerance in product(methods, ratios, forecasts):
-        merging = Variant() if method == BASELINE else Variant.named(method, ratio)
+        merging = Variant() if method == FULL else Variant.named(method, ratio)
         wanted.append(merging.forecasting(tolerance))
     return list(dict.fromkeys(wanted))
 
@@ -144,8 +142,8 @@ def within(pipe: Any, method: str, budget: Budget, prompt: Prompt, call: Call, b
 
     They are chosen at the first call of the denoiser, which is not computed.
     """
-    if method == BASELINE:
-        raise SettingError(f"The baseline merges nothing, so {budget} cannot be met; leave out --method baseline.")
+    if method == FULL:
+        raise SettingError(f"In full nothing is left out, so {budget} cannot be met; leave out --method {FULL}.")
     merging, own = (None, None) if method == RECOMMENDED else named(method)
     with apply(pipe, merging, schedule=own, guard=False, flops=budget.flops, speedup=budget.speedup) as patch:
         stop = models.denoiser(pipe).register_forward_pre_hook(_stop)

@@ -59,7 +59,7 @@ class Measurement:
         unit: what one measurement stands for: an image, or the mean step of a window.
         seconds: one per round.
         parts: median seconds of each kind of call that makes up the unit.
-        speed_up: the baseline's seconds by its own, the geometric mean over rounds.
+        speed_up: the full model's seconds by its own, the geometric mean over rounds.
         flops, launches, peak_bytes: see :class:`~tomadiff.cost.Cost`.
         plan_bytes: held by plans at the end.
     """
@@ -104,7 +104,7 @@ class Measurement:
 def contenders(
     methods: Sequence[str], ratios: Sequence[float], workload: Workload, forecasts: Sequence[float] = (0.0,)
 ) -> tuple[list[Variant], list[str]]:
-    """The baseline and every method at every ratio with every forecast; and one line for each that cannot work here."""
+    """In full, then every method at every ratio with every forecast; and one line for each that cannot work here."""
     return supported_variants(workload.target, variants(methods, ratios, forecasts))
 
 

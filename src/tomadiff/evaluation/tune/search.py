@@ -211,7 +211,7 @@ def chart(found: Sequence[Finding], model: str) -> Image.Image:
         for place, name in enumerate(dict.fromkeys(map(_way, found)), start=1)
     ]
     lines.append(_line("front of all", front(found), COLOURS[0]))
-    note = "PSNR against the unmerged images, dB: higher is nearer; settings that looked bad saw fewer images"
+    note = "PSNR against the full images, dB: higher is nearer; settings that looked bad saw fewer images"
     return line_chart(f"{model}, tuned", note, "FLOPs left, %", lines, (860, 560), percent=False)
 
 
