@@ -101,17 +101,18 @@ def title_of(known: Contender) -> str:
     return next(iter(known.values())).name
 
 
-def _toma(title: str, **settings: Any) -> Contender:
+def toma(title: str, ratios: Sequence[float] = RATIOS, **settings: Any) -> Contender:
+    """ToMA with the paper's settings, but for ``settings``."""
     pinned: dict[str, Any] = {**_TOMA, "regions": Tiles(4), "span": "op", **settings}
-    return contender(title, partial(ToMA.tile, **pinned), _EVERY)
+    return contender(title, partial(ToMA.tile, **pinned), _EVERY, ratios)
 
 
 CONTENDERS: dict[str, Contender] = {
     "toma": contender("ToMA", lambda ratio: ToMA(ratio, skip=0), Schedule(1, 1)),
-    "toma-paper": _toma("ToMA as in the paper"),
-    "toma-stripe": _toma("ToMA stripe", regions=Stripes(16)),
-    "toma-whole": _toma("ToMA, whole-grid attention", attention_regions=Whole()),
-    "toma-once": _toma("ToMA once per block", span="block"),
+    "toma-paper": toma("ToMA as in the paper"),
+    "toma-stripe": toma("ToMA stripe", regions=Stripes(16)),
+    "toma-whole": toma("ToMA, whole-grid attention", attention_regions=Whole()),
+    "toma-once": toma("ToMA once per block", span="block"),
     "tomesd": contender("ToMeSD, every op and level", lambda ratio: ToMeSD(ratio, **_ALL)),
     "tofu": contender("ToFu, every op and level", lambda ratio: ToFu(ratio, **_ALL)),
     "tomesd-own": contender("ToMeSD, its own defaults", lambda ratio: ToMeSD(ratio, skip=0), ratios=(0.5,)),
@@ -123,12 +124,12 @@ SHORT = {"toma-paper": (0.5, 0.75), "tomesd": (0.5,), "todo": (0.75,), "bound": 
 
 
 # ---------------------------------------------------------------------------------------------- timing
-def on(model: Any, name: str, ratio: float, guard: bool = False) -> AbstractContextManager[Patch | None]:
+def on(model: Any, name: str, ratio: float) -> AbstractContextManager[Patch | None]:
     """A contender's patch on ``model``; none for the baseline."""
     if name == BASELINE:
         return nullcontext()
     known = CONTENDERS[name][ratio]
-    return apply(model, known.method, schedule=known.schedule, guard=guard)
+    return apply(model, known.method, schedule=known.schedule, guard=False)
 
 
 def timed(step: Step, patch: Patch | None) -> dict[str, float]:

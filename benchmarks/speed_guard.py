@@ -14,9 +14,10 @@ from rich.console import Console
 
 from benchmarks.machine import environment, ready_to_time
 from benchmarks.rows import least, where
-from benchmarks.speed import ROOT, Case, on, timed, timing_parser
+from benchmarks.speed import ROOT, Case, timed, timing_parser, toma
 from tomadiff.evaluation.runs.rows import Row, append, read
 from tomadiff.evaluation.timing.workloads import Step
+from tomadiff.patch import apply
 
 RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"
 CASES = (
@@ -24,6 +25,7 @@ CASES = (
     *(Case("sdxl", size) for size in (256, 384, 512, 768, 1024)),
 )
 RATIOS = (0.1, 0.25, 0.5, 0.75)
+PAPER = toma("ToMA as in the paper", RATIOS)
 SLOWEST, WORTHWHILE, KEPT = 1.03, 1.05, 0.9
 """A guarded step takes at most so many times as long as an unpatched one; where merging everywhere is so much faster,
 at least that share of the sites merges."""
@@ -32,11 +34,11 @@ at least that share of the sites merges."""
 def row(case: Case, ratio: float, number: int, step: Step) -> Row:
     """Unpatched, everywhere and guarded, one after the other."""
     unmerged = timed(step, None)["window"]
-    with on(step.target, "toma-paper", ratio) as patch:
+    method, schedule = PAPER[ratio].method, PAPER[ratio].schedule
+    with apply(step.target, method, schedule=schedule, guard=False) as patch:
         free = timed(step, patch)["window"]
-    with on(step.target, "toma-paper", ratio, guard=True) as patch:
+    with apply(step.target, method, schedule=schedule, guard=True) as patch:
         guarded = timed(step, patch)["window"]
-        assert patch is not None
         levels = patch.report().models[0].levels
     sites, left_out = sum(level.sites for level in levels), sum(level.left_out for level in levels)
     return {

@@ -267,3 +267,17 @@ def test_the_quick_run_is_part_of_the_full_one() -> None:
         assert set(ratios) <= set(CONTENDERS[name])
     given: Any = speed.arguments(["--quick"])
     assert given.quick
+
+
+def test_a_guarded_patch_is_timed_at_every_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    thin_sd15(monkeypatch)
+    step = THIN.step()
+
+    def timed(step: Any, patch: Any) -> dict[str, float]:
+        step.warm(patch)
+        return {"window": 1.0}
+
+    monkeypatch.setattr(speed_guard, "timed", timed)
+    rows = [speed_guard.row(THIN, ratio, 0, step) for ratio in speed_guard.RATIOS]
+    assert [row["ratio"] for row in rows] == ["0.1", "0.25", "0.5", "0.75"]
+    assert all(int(row["sites"]) > 0 for row in rows)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.evaluation.synthetic_runs import painted_run
 from tests.saved import save
 from tests.shown.pages import ROOT, Shown, commands
-from tests.shown.tables import GPU, HUB, MAY_BREAK, NOT_HERE, SMALLER, here, matching
+from tests.shown.tables import GPU, HUB, NOT_HERE, SMALLER, here, matching
 from tomadiff.cli.main import app
 from tomadiff.evaluation.runs import models
 
@@ -191,5 +191,4 @@ def in_a_copy(words: list[str], copy: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{copy}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(program, cwd=copy, env=environment, capture_output=True, text=True, timeout=900)
     told = done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.returncode in ((0, 1) if " ".join(words[:3]) in MAY_BREAK else (0,)), told
-    assert "Traceback" not in done.stderr, told
+    assert done.returncode == 0, told
