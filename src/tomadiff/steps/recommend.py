@@ -17,7 +17,9 @@ from tomadiff.steps.spread import spread
 
 Kind = Literal["unet", "transformer"]
 
-FEW = 4  # steps: nothing is known yet about models that were made for so few
+# Steps at which none is left out. On emoji-sdxl-4step, made for four, one step left out gives a mean squared error of
+# 125 at .758 of the FLOPs, and merging half of the tokens 37 at the same (100 pairs).
+FEW = 4
 
 
 # ---------------------------------------------------------------------------------------------- apply(pipe)
