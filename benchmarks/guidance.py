@@ -65,7 +65,9 @@ def table(path: Path) -> Iterator[str]:
 def main(given: Sequence[str] | None = None) -> None:
     """Generate, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", choices=[*SCALES, list(SCALES)], default=list(SCALES), help="default: both")
+    parser.add_argument(
+        "models", nargs="*", choices=[*SCALES, list(SCALES)], default=list(SCALES), help="default: both"
+    )
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
