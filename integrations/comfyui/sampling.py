@@ -111,7 +111,7 @@ class Sampling:
         levels = sigmas[:-1]
         times = patcher.get_model_object("model_sampling").timestep(levels).tolist()
         sizes = None if forecast is None else step_sizes(sampler, sigmas, patcher)
-        self._run = HostedRun(levels.tolist(), times, forecast, sizes)
+        self._run = HostedRun(levels.tolist(), times, forecast, sizes, getattr(guider, "cfg", 1.0))
         self._method, self._guard, self._forecasts = method, guard, forecast is not None
         self._kind = type(patcher.model.diffusion_model).__name__
 

@@ -225,9 +225,9 @@ def test_an_unwritable_folder_is_one_line(invoke: Invoke, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["tune", "MODEL", "--out", "HERE/nowhere/x.json"], "there is no folder"),
-        (["tune", "MODEL", "--out", "HERE"], "is a folder"),
-        (["tune", "MODEL", "--out", "HERE/x.png"], "the chart is written there"),
+        (["tune", "-m", "MODEL", "--out", "HERE/nowhere/x.json"], "there is no folder"),
+        (["tune", "-m", "MODEL", "--out", "HERE"], "is a folder"),
+        (["tune", "-m", "MODEL", "--out", "HERE/x.png"], "the chart is written there"),
         (["bench", "-m", "MODEL", "--csv", "HERE/file/x.csv"], "is not a folder"),
         (["bench", "-m", "MODEL", "--csv", "HERE"], "is a folder"),
         (["paper", "-m", "MODEL", "--out", "HERE/file/paper"], "is not a folder"),

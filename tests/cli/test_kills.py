@@ -97,7 +97,9 @@ PAPER = ("--tables", "4,6", "--prompts", "1", "--seeds", "1", "--rounds", "1", "
 BENCH = ("--ratios", "0.5", "--rounds", "4", *CPU)
 COMMANDS = {
     "eval": Command("sdxl", lambda model, out: ["eval", "-m", model, "--out", f"{out}/run", *EVAL], same_runs),
-    "tune": Command("sd15", lambda model, out: ["tune", model, "--out", f"{out}/preset.json", *TUNE], same_presets),
+    "tune": Command(
+        "sd15", lambda model, out: ["tune", "-m", model, "--out", f"{out}/preset.json", *TUNE], same_presets
+    ),
     "paper": Command("sdxl", lambda model, out: ["paper", "-m", model, "--out", f"{out}/paper", *PAPER], same_papers),
     "bench": Command(
         "sdxl", lambda model, out: ["bench", "-m", model, "--csv", f"{out}/bench.csv", *BENCH], same_tables

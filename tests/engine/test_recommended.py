@@ -30,6 +30,7 @@ def draw(one: tiny.Tiny, steps: int = STEPS) -> Any:
 # ---------------------------------------------------------------------------------------------- apply(pipe)
 def test_alone_it_forecasts_as_the_number_of_steps_recommends() -> None:
     one = tiny.build("sdxl")
+    one.settings["guidance_scale"] = 3.0
     plain = draw(one)
     with tomadiff.apply(one.pipe) as patch:
         assert "the number of steps is not known" in patch.summary()

@@ -27,7 +27,7 @@ STAND_INS = {
 COMPLETED = {
     "tomadiff generate": {"-m": "emoji-sdxl", "-p": "a fox"},
     "tomadiff eval": {"-m": "emoji-sdxl"},
-    "tomadiff tune": {"": "emoji-sdxl"},
+    "tomadiff tune": {"-m": "emoji-sdxl"},
 }
 
 SMALL = "--steps 2 --size 64"
@@ -72,9 +72,11 @@ class Elsewhere(NamedTuple):
 
 GPU = "needs a GPU"
 HUB = "needs the hub"
-LONG = "takes minutes to hours, or more memory than CI has"
+LONG = "takes long, and runs once a week"
+HOURS = "takes many hours"
 INSTALLS = "changes the environment"
 CI = "is what CI runs"
+WEEKLY = ".github/workflows/weekly.yml"
 
 NOT_HERE = {
     "tomadiff doctor --gpu *": Elsewhere(GPU, "tests/test_doctor.py::test_a_gpu_is_measured_as_one_block_of_markdown"),
@@ -91,19 +93,17 @@ NOT_HERE = {
     "TOMADIFF_SCREENSHOT=* python -m pytest tests/browser/test_web.py -k screenshot *": Elsewhere(
         "is a test", "tests/browser/test_web.py::test_the_page_sits_for_its_screenshot"
     ),
-    "HYPOTHESIS_PROFILE=explore make test *": Elsewhere(LONG),
+    "HYPOTHESIS_PROFILE=explore make test *": Elsewhere(LONG, WEEKLY),
     "make demo *": Elsewhere(
         "is `tomadiff demo`", "tests/browser/test_demo.py::test_it_opens_quietly_and_all_images_load"
     ),
-    "make bench *": Elsewhere(LONG),
-    "make bench-full *": Elsewhere(LONG),
-    "python -m benchmarks.compiled *": Elsewhere(LONG),
-    "python -m benchmarks.speed_guard *": Elsewhere(
-        LONG, "tests/benchmarks/test_speed.py::test_a_guarded_patch_is_timed_at_every_ratio"
-    ),
-    "python -m benchmarks.choices *": Elsewhere(LONG),
-    "python -m benchmarks.flops *": Elsewhere(LONG),
-    "python -m benchmarks.predictions *": Elsewhere(LONG),
+    "make bench *": Elsewhere(LONG, WEEKLY),
+    "make bench-full *": Elsewhere(HOURS),
+    "python -m benchmarks.compiled *": Elsewhere(LONG, WEEKLY),
+    "python -m benchmarks.speed_guard *": Elsewhere(LONG, WEEKLY),
+    "python -m benchmarks.choices *": Elsewhere(LONG, WEEKLY),
+    "python -m benchmarks.flops *": Elsewhere(LONG, WEEKLY),
+    "python -m benchmarks.predictions *": Elsewhere(LONG, WEEKLY),
     "python -m benchmarks.speed_report *": Elsewhere(
         "is a test", "tests/benchmarks/test_speed.py::test_the_report_is_written_where_it_belongs"
     ),
@@ -143,11 +143,4 @@ def here(words: list[str], places: dict[str, str]) -> list[str] | None:
 
 def _lacking(words: list[str]) -> list[str]:
     own = COMPLETED.get(" ".join(words[:2]), {}) if "--help" not in words else {}
-    named = [word for word in words[2:] if not word.startswith("-")]
-    return [
-        part
-        for option, value in own.items()
-        if (option not in words if option else not named)
-        for part in (option, value)
-        if part
-    ]
+    return [part for option, value in own.items() if option not in words for part in (option, value)]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.evaluation.synthetic_runs import painted_run
 from tests.saved import save
 from tests.shown.pages import ROOT, Shown, commands
-from tests.shown.tables import GPU, HUB, NOT_HERE, SMALLER, here, matching
+from tests.shown.tables import GPU, HOURS, HUB, NOT_HERE, SMALLER, here, matching
 from tomadiff.cli.main import app
 from tomadiff.evaluation.runs import models
 
@@ -68,6 +68,8 @@ def test_a_table_knows_every_command(shown: Shown) -> None:
         assert re.search(r"GPU|hub", shown.around), (
             f"{shown.page} does not say that {line!r} {NOT_HERE[pattern].reason}"
         )
+    elif NOT_HERE[pattern].reason == HOURS:
+        assert "hours" in shown.around, f"{shown.page} does not say that {line!r} {HOURS}"
 
 
 def parse(words: list[str]) -> None:

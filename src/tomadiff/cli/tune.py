@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
     from tomadiff.evaluation.tune.search import Finding
 
-Model = Annotated[str, typer.Argument(help="emoji-sdxl, emoji-flux, a folder saved by diffusers, or a hub id.")]
 Flops = Annotated[float, typer.Option(help="Share of the full FLOPs to keep: 0.6 saves 40 %.")]
 Images = Annotated[int, typer.Option(min=2, help="At most this many images per setting; the best see all of them.")]
 Preset = Annotated[Path, typer.Option("--out", "-o", help="Where the preset goes.")]
 
 
 def tune(
-    model: Model,
+    model: options.Model,
     flops: Flops = 0.6,
     prompts: options.PromptFile = None,
     images: Images = 8,
@@ -42,8 +41,8 @@ def tune(
     """Try merging, forecasts of steps by tolerance and in fixed patterns, and both; write the best as a preset.
 
     \b
-    tomadiff tune emoji-sdxl --flops 0.6
-    tomadiff tune ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
+    tomadiff tune -m emoji-sdxl --flops 0.6
+    tomadiff tune -m ./my-pipeline --flops 0.5 --prompts prompts.txt --steps 20 --out mine.json
 
     Then: tomadiff.apply(pipe, preset="mine.json"). mine.png shows what was tried: FLOPs against distance.
     It may be killed at any moment: the same command goes on where it was.

@@ -16,6 +16,7 @@ from itertools import count
 from types import CodeType, FrameType
 from typing import Any
 
+from tomadiff.engine.guidance import guidance_of
 from tomadiff.errors import PatchError
 from tomadiff.steps.clock import is_in_use
 
@@ -45,12 +46,14 @@ class Driver:
         pipeline: number of the pipeline at work; 0 in a loop of one's own.
         frame: the function that made the call, and the number of its frame; once that is over, a number may be that
             of another frame, but hardly of the same function's.
+        guidance: scale of classifier-free guidance; 1 without, or if nobody knows.
     """
 
     scheduler: Any = None
     loop_state: Any = None
     pipeline: int = 0
     frame: tuple[CodeType, int] | None = None
+    guidance: float = 1.0
 
 
 def find_driver() -> Driver:
@@ -63,7 +66,8 @@ def find_driver() -> Driver:
             pipeline = _pipeline_of(frame)
             if pipeline is not None:
                 loop_state = frame.f_locals.get(_LOOP_STATE)
-                return Driver(_scheduler_of(pipeline), loop_state, number_of(pipeline), caller)
+                guidance = guidance_of(pipeline, frame)
+                return Driver(_scheduler_of(pipeline), loop_state, number_of(pipeline), caller, guidance)
         frame = frame.f_back
     return Driver(frame=caller)
 

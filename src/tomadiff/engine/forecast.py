@@ -169,7 +169,7 @@ class ForecastModel:
             self._image_end.follow(driver)
             self._forecaster.group = processes_of(self.model)
             self._forecaster.begin(self.info.total, self.info.times, step_sizes(driver.scheduler, self.info.step))
-            self._settle(Run(self.info.total, self.info.step, adds_noise(driver.scheduler)))
+            self._settle(Run(self.info.total, self.info.step, adds_noise(driver.scheduler), driver.guidance))
         if place != self._place:
             self._names.clear()
         self._place = place

@@ -143,6 +143,7 @@ class HostedRun:
             need them.
         forecast: which steps are forecast, if any.
         sizes: how much of each step's output goes into the image; without, forecasts are not corrected.
+        guidance: scale of classifier-free guidance.
     """
 
     def __init__(
@@ -151,9 +152,10 @@ class HostedRun:
         times: Sequence[float] | None = None,
         forecast: Forecast | None = None,
         sizes: Sequence[float] | None = None,
+        guidance: float = 1.0,
     ) -> None:
         self._levels, self._times = tuple(levels), Timeline(times) if times is not None else None
-        run, given = Run(len(self._levels)), forecast or Forecast(0.0)
+        run, given = Run(len(self._levels), guidance=guidance), forecast or Forecast(0.0)
         self._why = given.why(run)
         self._forecast = None if forecast is None else given.of_run(run)
         self._forecaster = Forecaster(self._forecast or Forecast(0.0))

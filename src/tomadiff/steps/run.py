@@ -13,11 +13,13 @@ class Run:
         total: steps of the scheduler; ``None`` if nobody knows.
         first: step that it begins with (image-to-image begins further on).
         noisy: whether the sampler adds noise at every step.
+        guidance: scale of classifier-free guidance; 1 without, or if nobody knows.
     """
 
     total: int | None = None
     first: int = 0
     noisy: bool = False
+    guidance: float = 1.0
 
     @property
     def length(self) -> int | None:
