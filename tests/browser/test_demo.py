@@ -45,7 +45,9 @@ def test_it_opens_quietly_and_all_images_load(browser: Any, folder: Path) -> Non
 
 def test_what_we_recommend_comes_first(browser: Any, folder: Path) -> None:
     with Opened(browser, (folder / "index.html").as_uri()) as opened:
-        assert "apply(pipe)" in opened.page.locator(".card").first.inner_text()
+        card = opened.page.locator(".card").first.inner_text()
+        assert "apply(pipe)" in card
+        assert re.search(r"PSNR\s\d+\.\d dB,\sSSIM\s0\.\d+", card.replace("\N{NO-BREAK SPACE}", " "))
         assert opened.page.locator(".stage .chosen").first.inner_text() == "apply(pipe)"
         ways = opened.page.locator(".strip").first.locator("b").all_inner_texts()
         assert ways == ["in full", "apply(pipe)", "speedup=2.5", "ToMA, 25%", "ToMA, 50%", "ToMA, 75%"]

@@ -7,6 +7,7 @@ from itertools import islice
 
 from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.metrics.samples import PairKey, grouped
+from tomadiff.evaluation.metrics.statistics import Interval
 from tomadiff.evaluation.metrics.table import Row
 from tomadiff.evaluation.report.markup import Markup, data_uri, joined, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table_of
@@ -88,13 +89,16 @@ def _cards(loaded: LoadedRun) -> Markup:
 def _card(loaded: LoadedRun, row: Row) -> Markup:
     fast = loaded.speed_ups.get((row.method, row.ratio))
     big = f"{fast.value:.2f}×" if fast else f"{row.seconds:.3g} s"
-    known = [(metric(name).title, number(row.metrics[name], metric(name).digits)[0]) for name in row.metrics]
-    near = [
-        f"{title} {value}".replace(" ", "\N{NO-BREAK SPACE}") for title, value in known if title != metric("mse").title
-    ]
-    quality = ", ".join(near)
+    quality = ", ".join(_said(name, row.metrics[name]) for name in row.metrics if name != "mse")
     words = label_of(row.method, row.ratio) + (" merged" if row.ratio else "")
     return tag("div", tag("b", big), tag("span", words), tag("br"), tag("span", quality), class_="card")
+
+
+def _said(name: str, interval: Interval) -> str:
+    """A metric in words that stay together, with its unit where one expects it: PSNR 40.7 dB."""
+    title, _, unit = metric(name).title.partition(" ")
+    words = title, number(interval, metric(name).digits)[0], unit
+    return "\N{NO-BREAK SPACE}".join(filter(None, words))
 
 
 # ---------------------------------------------------------------------------------------------- images
