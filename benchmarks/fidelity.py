@@ -95,6 +95,17 @@ def pairs_of(count: int, first: int = 0) -> list[Pair]:
     return [(prompts[place % len(prompts)], place // len(prompts)) for place in range(first, first + count)]
 
 
+def pairs_parser(about: str | None, pairs: int, shows_table: bool = False) -> argparse.ArgumentParser:
+    """What commands that generate pairs have in common."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=pairs, help="prompts and seeds")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
+    if shows_table:
+        parser.add_argument("--table", action="store_true", help="print what is there, and generate nothing")
+    return parser
+
+
 def batches(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Pair, ...]]:
     rest = iter(pairs)
     while part := tuple(islice(rest, size)):
@@ -206,10 +217,9 @@ def run(
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = pairs_parser(__doc__, 24)
     parser.add_argument("model", choices=embedded.pipelines())
     parser.add_argument("sets", nargs="+", choices=list(SETS))
-    parser.add_argument("--pairs", type=int, default=24, help="prompts and seeds")
     parser.add_argument(
         "--first", type=int, default=0, help="number of the first pair, to share work between processes"
     )
@@ -217,8 +227,6 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--together", type=int, help="images of a batch")
     parser.add_argument("--only", default="", help="a regular expression: settings of the sets with such a name")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
     arguments = parser.parse_args(given)
     if not arguments.tuning and 0 < len(set(arguments.sets) & set(TUNING)) < len(set(arguments.sets)):
         parser.error(f"{', '.join(TUNING)} are generated from other prompts and seeds; ask for them alone.")

@@ -10,7 +10,6 @@ that results are shown on, for patterns that nothing was tuned for, and a file o
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from PIL import Image
 from rich.progress import track
 from torch import Tensor
 
-from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
+from benchmarks.fidelity import PROMISED_PAIRS, pairs_of, pairs_parser, trials_of
 from benchmarks.forecast_rules import Tried
 from tomadiff import embedded
 from tomadiff.engine.samplers import step_sizes
@@ -172,16 +171,12 @@ def table(path: Path, sets: Sequence[str] = ()) -> Iterator[str]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = pairs_parser(__doc__, 24, shows_table=True)
     parser.add_argument("model", choices=embedded.pipelines())
     parser.add_argument("sets", nargs="*", help=", ".join(SETS))
-    parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cache", type=Path, help="folder for outputs of the denoiser")
-    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--shown", action="store_true", help="the first of the pairs that results are shown on")
-    parser.add_argument("--table", action="store_true", help="print what is there, and generate nothing")
     arguments = parser.parse_args(given)
     path = path_of(arguments.results, arguments.model, arguments.shown)
     if arguments.table:

@@ -7,7 +7,6 @@ unless others are given. `--tuning` generates from the prompts and seeds that se
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from statistics import fmean, median, quantiles
 import torch
 from rich.progress import track
 
-from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
+from benchmarks.fidelity import PROMISED_PAIRS, pairs_of, pairs_parser, trials_of
 from tomadiff import Forecast
 from tomadiff.evaluation.runs import rows
 from tomadiff.evaluation.runs.variants import Variant
@@ -66,7 +65,7 @@ def table(path: Path) -> Iterator[str]:
     yield "|---|---|---|---|---:|---:|---:|---:|---:|"
     for (model, steps, scale, tolerance), own in sorted(found.items(), reverse=True):
         near = [float(row["psnr"]) for row in own]
-        least = quantiles(near, n=20, method="inclusive")[0]
+        least = quantiles(near, n=20, method="inclusive")[0] if near[1:] else near[0]
         computed = fmean(float(row["computed"]) for row in own)
         distances = f"{median(near):.1f} dB | {least:.1f} dB | {min(near):.1f} dB"
         yield f"| {model} | {steps} | {scale:g} | {tolerance:g} | {computed:.1%} | {distances} | {len(own)} |"
@@ -74,18 +73,14 @@ def table(path: Path) -> Iterator[str]:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Generate, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = pairs_parser(__doc__, 100, shows_table=True)
     parser.add_argument(
         "models", nargs="*", choices=[*SCALES, list(SCALES)], default=list(SCALES), help="default: both"
     )
-    parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--scales", type=float, nargs="*")
     parser.add_argument("--tolerances", type=float, nargs="*")
     parser.add_argument("--tuning", action="store_true", help="other prompts and seeds, which settings are chosen by")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what is there, and generate nothing")
     arguments = parser.parse_args(given)
     path = arguments.results / FILES[arguments.tuning]
     if not arguments.table:

@@ -8,7 +8,6 @@ what the file holds.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.progress import track
 from torch import Tensor
 
 import tomadiff
-from benchmarks.fidelity import PROMISED_PAIRS, RESULTS, pairs_of, trials_of
+from benchmarks.fidelity import PROMISED_PAIRS, pairs_of, pairs_parser, trials_of
 from tomadiff.evaluation.metrics.distances import psnr
 from tomadiff.evaluation.metrics.features import to_pixels
 from tomadiff.evaluation.runs import rows
@@ -105,12 +104,8 @@ def table(path: Path) -> Iterator[str]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=50)
+    parser = pairs_parser(__doc__, 50, shows_table=True)
     parser.add_argument("--tolerance", type=float, default=0.05)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what is there, and generate nothing")
     arguments = parser.parse_args(given)
     path = arguments.results / FILE
     if not arguments.table:
