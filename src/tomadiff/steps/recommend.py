@@ -32,9 +32,9 @@ TOLERANCES: tuple[tuple[int, float], ...] = ((40, 0.8), (16, 0.2), (6, 0.1))
 UNKNOWN = 0.05  # where nobody says how many steps there are
 
 # Guidance multiplies what tells its passes apart, and with it what forecasts miss. Tolerances hold up to a scale of 3,
-# which is emoji-sdxl's own; beyond, they fall with this power of it. On tuning pairs with 20 steps (20 pairs), .072 gives
-# a median of 41.3 dB at a scale of 5 and 35.9 dB for the worst, .032 gives 49.4 and 37.0 dB at 7.5. A power of 1.5 is
-# not enough with 50 steps: at 7.5, .202 gives 35.4 dB, .161 gives 37.9 and .128 gives 41 dB (6 pairs).
+# which is emoji-sdxl's own; beyond, they fall with this power of it. On tuning pairs with 20 steps (20 pairs), .072
+# gives a median of 41.3 dB at a scale of 5 and 35.9 dB for the worst, .032 gives 49.4 and 37.0 dB at 7.5. A power of
+# 1.5 is not enough with 50 steps: at 7.5, .202 gives 35.4 dB, .161 gives 37.9 and .128 gives 41 dB (6 pairs).
 GUIDED, FALL = 3.0, 2.0
 
 
