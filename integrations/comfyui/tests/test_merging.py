@@ -110,6 +110,8 @@ def test_auto_merges_in_short_runs_and_forecasts_in_long_ones(sdxl: Any) -> None
     tiny.sample(ours, positive, negative, steps=12)
     assert "of 12 steps computed" in summary(ours)
     assert "→" not in summary(ours)
+    tiny.sample(ours, positive, negative, steps=12, cfg=6.0)
+    assert "12 steps with guidance 6: tolerance 0.025" in summary(ours)
 
 
 def test_the_guard_leaves_small_images_alone_and_says_so(sdxl: Any) -> None:
