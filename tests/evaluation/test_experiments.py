@@ -5,11 +5,11 @@ from dataclasses import fields
 import pytest
 
 from tomadiff.errors import SettingError
+from tomadiff.evaluation.paper.experiment import Experiment
 from tomadiff.evaluation.paper.experiments import (
     EXPERIMENTS,
     MERGE_SPEED,
     TABLES,
-    Experiment,
     experiments_of,
     tables_named,
 )
