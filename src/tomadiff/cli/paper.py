@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -145,6 +146,7 @@ def _tell(work: Work, as_json: bool, wide: bool) -> None:
         return
     work.folder.mkdir(parents=True, exist_ok=True)
     work.outcomes.sort(key=lambda outcome: outcome.table)
+    work.figures = dict(sorted(work.figures.items(), key=lambda named: int(re.findall(r"\d+", named[0])[0])))
     for loaded in work.runs:
         write([loaded], loaded.run.folder / "report.html", f"The paper's experiments on {loaded.name}")
     for name, figure in work.figures.items():

@@ -44,7 +44,7 @@ def report(
     tomadiff report run
     tomadiff report monday tuesday --out compared.html
     tomadiff report run --images 40 --side 1024
-    tomadiff report run --networks judge
+    tomadiff report run --networks lpips,dino,clip
 
     The page is a single file that loads nothing: mail it, or open it anywhere. Nothing is generated.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart

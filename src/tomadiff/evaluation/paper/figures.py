@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from tomadiff.evaluation.metrics.distances import metric
 from tomadiff.evaluation.metrics.table import Row
 from tomadiff.evaluation.report.plots import COLOURS, Line, line_chart, sheet
-from tomadiff.evaluation.report.report import Figure, LoadedRun, heading, title_of
+from tomadiff.evaluation.report.report import Figure, LoadedRun, title_of
 from tomadiff.evaluation.runs.images import image_text, read_image, save_image
 
 INSPECTED = "paper-tile", 0.5  # a method and its ratio
@@ -41,26 +41,26 @@ def _kept(path: Path) -> Figure:
 
 # ---------------------------------------------------------------------------------------------- quality over time
 def over_time(loaded: LoadedRun, names: Sequence[str]) -> Figure | None:
-    """The paper's figure 5: metrics over seconds, a line for each method and one for the time in full."""
-    charts = [_chart(loaded, name) for name in names if any(name in row.metrics for row in loaded.merged)]
-    if not charts:
+    """The paper's figure 5: metrics over the time that an image takes, a line for each method."""
+    full = loaded.full
+    if full is None or not full.seconds:
         return None
-    return Figure("quality over time", sheet([[one] for one in charts]), "A line is a method, a dot a ratio.")
+    charts = [_chart(loaded, name, full.seconds) for name in names if any(name in row.metrics for row in loaded.merged)]
+    note = "A line is a method, a dot a ratio. Seconds are medians, as shares of the median in full."
+    return Figure("quality over time", sheet([[one] for one in charts]), note) if charts else None
 
 
-def _chart(loaded: LoadedRun, name: str) -> Image.Image:
-    lines = list(_lines(loaded.merged, name))
+def _chart(loaded: LoadedRun, name: str, full: float) -> Image.Image:
+    lines = list(_lines(loaded.merged, name, full))
     ends = [y for line in lines for _, y in line.points]
-    if loaded.full is not None:
-        full = loaded.full.seconds
-        lines.append(Line("time in full", ((full, min(ends)), (full, max(ends))), COLOURS[-1], dashed=True))
+    lines.append(Line("in full", ((100, min(ends)), (100, max(ends))), COLOURS[-1], dashed=True))
     note = f"{loaded.name}; {metric(name).better} is better"
-    return line_chart(heading(name), note, "seconds per image", lines, (1000, 480), percent=False)
+    return line_chart(metric(name).title, note, "time, % of that in full", lines, (1000, 480), percent=False)
 
 
-def _lines(rows: Sequence[Row], name: str) -> Iterator[Line]:
+def _lines(rows: Sequence[Row], name: str, full: float) -> Iterator[Line]:
     having = [row for row in rows if name in row.metrics]
     for place, method in enumerate(dict.fromkeys(row.method for row in having)):
-        own = sorted((row.seconds, row.metrics[name].value) for row in having if row.method == method)
+        own = sorted((100 * row.seconds / full, row.metrics[name].value) for row in having if row.method == method)
         colour, dots = COLOURS[place % (len(COLOURS) - 1)], frozenset(x for x, _ in own)
         yield Line(title_of(method), tuple(own), colour, place >= len(COLOURS) - 1, dots)
