@@ -145,7 +145,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tables", help="numbers with commas between; default: all")
     parser.add_argument("--steps", type=int, help="of all tables; default: the model's own, in table 7 50")
     parser.add_argument("--rounds", type=int, help="of tables 4 and 5; default: 30")
-    parser.add_argument("--networks", default="judge", help="as in tomadiff paper")
+    parser.add_argument("--networks", help="as in tomadiff paper; default: all that can be had")
     parser.add_argument("--reference", type=Path, help="a folder of images for FID")
     parser.add_argument("--model", "-m", help="instead of both embedded pipelines")
     parser.add_argument("--stored", action="store_true", help="generate nothing: write the pages again")

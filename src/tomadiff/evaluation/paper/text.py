@@ -22,7 +22,7 @@ COLUMNS_EXPLAINED = (
     "Rows named (paper) have the paper's settings, those named (default) this library's. All others are the model in "
     "full, the speed limit, and methods of others. Speed-ups are ratios of minima: the fastest image in full by the "
     "fastest of a row. Paired ones are geometric means over equal prompts and seeds, and claims about time rest on "
-    "them. FID is against the unmerged set, FID (reference) against a folder of images."
+    "them. FID and judge-FD are against the unmerged set, those named (reference) against a folder of images."
 )
 
 
