@@ -8,6 +8,7 @@
 | How near are forecasts? | forecasts, forecast_rules, stochastic; read by forecast_fronts |
 | What do shapes alone say? | flops, newer, predictions, models |
 | What do parts of the core cost? | planning, merging, choices, pseudo_inverse |
+| Do the paper's claims reproduce? | paper |
 | What do kernels occupy and gain? | kernels, ahead_of_time |
 
 Shared are machine and rows. fidelity_images makes an image for the docs, magnitudes the constants of a cache.

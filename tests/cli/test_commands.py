@@ -11,8 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.evaluations import EVAL, assert_same, start
+from tests.evaluation.networks import Means, save_clip
+from tests.evaluation.synthetic_runs import painted_run
 from tests.saved import FRUGAL, save
 from tomadiff.cli.main import app
+from tomadiff.evaluation.metrics.measure import measure
 from tomadiff.evaluation.metrics.table import Results
 from tomadiff.evaluation.runs import tasks
 from tomadiff.evaluation.runs.record import Run, RunError, note_of
@@ -286,3 +289,19 @@ def test_two_processes_give_what_one_gives(whole: Run, model: Path, tmp_path: Pa
     assert run.environment["processes"] == 2
     assert (run.folder / "results-1.jsonl").exists()
     assert_same(whole, run)
+
+
+def test_networks_look_at_a_stored_run_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is generated, and what was measured before stays."""
+    monkeypatch.setattr("tomadiff.evaluation.runs.models.load", lambda *_: pytest.fail("loaded a model"))
+    run = painted_run(tmp_path / "run", size=32)
+    measure(run, networks={"mine": Means})
+    clip = save_clip(tmp_path / "clip")
+    result = CliRunner().invoke(app, ["report", str(run.folder), "--networks", f"clip={clip}", "--json"])
+    assert result.exit_code == 0, result.output
+    columns = Results.load(run.folder).columns
+    assert {"clip_t", "mine", "mine_fid", "mse"} <= set(columns)
+    assert "CLIP-T" in (run.folder / "report.md").read_text()
+    alone = CliRunner().invoke(app, ["report", str(run.folder), "--reference", str(run.images)])
+    assert alone.exit_code == 2
+    assert "name the networks" in alone.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 import transformers
 from PIL import Image
 from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+
+from tomadiff.evaluation.metrics.features import to_pixels
 
 # Without torchvision, transformers takes these for the usual names; asking for them directly keeps it quiet.
 ClipImages = getattr(transformers, "CLIPImageProcessorPil", transformers.CLIPImageProcessor)
@@ -52,3 +56,11 @@ def image(seed: int, size: tuple[int, int] = (32, 32), noise: float = 0.0) -> Im
     waves = [np.sin(6 * (a * x + b * y) + c) for a, b, c in chance.uniform(0, 2, (3, 3))]
     values = np.stack(waves, -1) * 0.4 + 0.5 + noise * chance.standard_normal((size[1], size[0], 3))
     return Image.fromarray((values.clip(0, 1) * 255).astype(np.uint8))
+
+
+class Means:
+    """A network that sees the mean colour and its spread: ``(N, 6)``."""
+
+    def images(self, images: Sequence[Image.Image]) -> Tensor:
+        pixels = to_pixels(images).flatten(2)
+        return torch.cat([pixels.mean(2), pixels.std(2)], 1)

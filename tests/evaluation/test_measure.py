@@ -2,17 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 from torch import Tensor
 
-from tests.evaluation.networks import image, save_clip
+from tests.evaluation.networks import Means, image, save_clip
 from tomadiff.evaluation.metrics import distances
 from tomadiff.evaluation.metrics.distances import METRICS, Metric, metric
 from tomadiff.evaluation.metrics.features import NetworkUnavailable, to_pixels
@@ -25,14 +23,6 @@ from tomadiff.evaluation.runs.record import Run, RunError, Sample
 PROMPTS, SEEDS = ("a fox", "an owl | with a bar", "a pig"), (0, 1)
 NOISE = {("full", 0.0): 0.0, ("toma", 0.25): 0.05, ("toma", 0.5): 0.2, ("tomesd", 0.5): 0.3}
 QUICK = Sampling(resamples=200, set_resamples=10, batch=4)
-
-
-class Means:
-    """A network that sees the mean colour and its spread: ``(N, 6)``."""
-
-    def images(self, images: Sequence[Image.Image]) -> Tensor:
-        pixels = to_pixels(images).flatten(2)
-        return torch.cat([pixels.mean(2), pixels.std(2)], 1)
 
 
 class Squares:
@@ -223,3 +213,17 @@ def test_the_example_of_the_guide_runs(run: Run) -> None:
     exec(guide.split("```python\n")[1].split("```")[0], room)
     results = room["measure_with_edges"](run)
     assert {"edges", "edges_fid", "edges_kid"} <= set(results.row("toma", 0.5).metrics)
+
+
+def test_networks_may_come_one_after_the_other(run: Run) -> None:
+    """What was measured before stays, of images and of sets; new images make it old."""
+    first = measure(run, networks={"mine": Means}, sampling=QUICK)
+    both = measure(run, networks={"lpips": Squares, "inception": unavailable}, sampling=QUICK)
+    row, before = both.row("toma", 0.5), first.row("toma", 0.5)
+    assert set(row.metrics) == {*before.metrics, "lpips"}
+    assert {name: row.metrics[name] for name in before.metrics} == dict(before.metrics)
+    assert set(both.missing) == {"fid", "kid"}
+    fill(run, [("toma", 0.5, "a fox", 2), ("full", 0.0, "a fox", 2)])
+    grown = quick(run)
+    assert set(grown.row("toma", 0.5).metrics) == {"mse", "psnr", "ssim"}
+    assert set(grown.row("toma", 0.25).metrics) == {*before.metrics, "lpips"}

@@ -91,7 +91,7 @@ def test_the_closest_comes_first_and_the_package_before_our_own() -> None:
         ("paper-tile", 0.5), ("paper-stripe", 0.2),
     ]  # fmt: skip
     assert compare([*ours, own])[0].share == pytest.approx(1.25)
-    assert "0.50 of" in str(compare([*ours, package])[0])
+    assert "2.00 times as fast" in str(compare([*ours, package])[0])
 
 
 def test_without_the_package_our_own_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:

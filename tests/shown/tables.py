@@ -44,6 +44,8 @@ SMALLER = {
     "tomadiff inspect *--landscape*": "",
     "tomadiff inspect *": f"-m {{tiny}} {SMALL}",
     "tomadiff tune *": "--images 2 --steps 4 --size 64",
+    "tomadiff report *--networks*": "--networks judge",
+    "tomadiff paper *--stored*": "--tables 6 --networks none",
     "tomadiff paper *--tables 4,5*": "--rounds 1",
     "tomadiff paper *": f"-m {{tiny}} {SMALL} --tables 6 --prompts 1 --seeds 1 --networks none",
     "tomadiff *": "",
@@ -53,6 +55,8 @@ SMALLER = {
     "python -m benchmarks.kernels *": "--dtypes fp16 --architectures 80",
     "python -m benchmarks.fidelity emoji*": "--pairs 1 --steps 2 --only '^toma' --results {folder}",
     "python -m benchmarks.fidelity *": "emoji-sdxl defaults --pairs 1 --steps 2 --results {folder}",
+    "python -m benchmarks.paper *": "-m {tiny} --tables 6 --prompts 1 --seeds 1 --steps 2 --networks none "
+    "--out {folder}/out --page {folder}/page",
     "python -m benchmarks.forecasts *": "--pairs 1 --steps 4 --results {folder}",
     "python -m tests.fuzz *": "--runs 1 --log {folder}/fuzz.jsonl",
     "python -m tests.web.hostile *": "--requests 15",

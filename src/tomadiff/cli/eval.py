@@ -11,7 +11,6 @@ import typer
 from tomadiff.cli import options
 from tomadiff.cli.errors import exit_if_failed, warn
 from tomadiff.cli.tables import show
-from tomadiff.errors import SettingError
 from tomadiff.utils.writing import require_folder, require_output
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ Forecasts = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Images of each prompt and method; default: 3.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first prompts of the file.")]
-Reference = Annotated[Path | None, typer.Option(help="A folder of images for FID and KID; default: the full images.")]
 ProtocolName = Annotated[
     str, typer.Option(help="plain; paper: 1024², 50 steps, 50 prompts × 3; paper-fid: 1000 prompts × 3.")
 ]
@@ -50,7 +48,7 @@ def evaluate(
     guidance: options.Guidance = None,
     batch: options.BatchSize = 1,
     networks: options.Networks = None,
-    reference: Reference = None,
+    reference: options.Reference = None,
     protocol: ProtocolName = "plain",
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -73,8 +71,7 @@ def evaluate(
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     chosen = _protocol(protocol, prompts, methods, ratios, seeds=seeds, limit=limit, size=options.read_size(size))
     looks = options.read_networks(networks)
-    if reference is not None and not reference.is_dir():
-        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of images.")
+    options.require_images(reference)
     wanted = Wanted(model, prompts, chosen, steps, guidance, batch, options.read_forecasts(forecasts or "0"))
     require_folder(out)
     wanted.check(allow_pickle)

@@ -37,6 +37,7 @@ Networks = Annotated[
     str | None,
     typer.Option(help="Which look at the images, and from where: judge,clip=/models/clip; or none. Default: all."),
 ]
+Reference = Annotated[Path | None, typer.Option(help="A folder of images for FID and KID; default: the full images.")]
 Flops = Annotated[
     float | None,
     typer.Option(help="Instead of --ratio: the share of the full FLOPs an image may cost, as 0.6."),
@@ -132,6 +133,12 @@ def read_places(text: str) -> tuple[list[str], dict[str, str]]:
     """``"judge,clip=/models/clip"`` → the names, and where to take some of them from."""
     pairs = [name.partition("=") for name in read_names(text)]
     return [name for name, _, _ in pairs], {name: place for name, given, place in pairs if given}
+
+
+def require_images(reference: Path | None) -> None:
+    """Raise for a folder of reference images that is none."""
+    if reference is not None and not reference.is_dir():
+        raise SettingError(f"reference={str(reference)!r} is not a folder; give a folder of images.")
 
 
 def read_networks(text: str | None) -> dict[str, Any] | None:

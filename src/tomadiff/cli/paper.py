@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,12 @@ PromptsFrom = Annotated[str, typer.Option(help="A .txt, .csv, .tsv or .json file
 Rounds = Annotated[
     int | None, typer.Option(min=1, help="How often things are timed that need no image; default: 30, archs 10.")
 ]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Denoising steps of all tables; default: the model's own, in table 7 50.")
+]
+Stored = Annotated[
+    bool, typer.Option("--stored", help="Generate and time nothing: tables of what the folder holds, measured again.")
+]
 
 
 def paper(
@@ -44,12 +51,14 @@ def paper(
     prompts: Prompts = 8,
     seeds: Seeds = 2,
     prompts_from: PromptsFrom = "emoji",
-    steps: options.Steps = None,
+    steps: Steps = None,
     size: options.Size = None,
     batch: options.BatchSize = 1,
     rounds: Rounds = None,
     depth: options.Depth = None,
     networks: options.Networks = None,
+    reference: options.Reference = None,
+    stored: Stored = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     allow_pickle: options.AllowPickle = False,
@@ -64,32 +73,42 @@ def paper(
     tomadiff paper --tables 4,5 --rounds 50
     tomadiff paper --model owner/name --prompts-from GEMRec.csv --prompts 50 --seeds 3 --steps 50 --size 1024
     tomadiff paper --arch sdxl --tables 1 --size 512 --depth 2
+    tomadiff paper --stored --networks lpips,dino,clip
 
     Images are kept as runs in the folder: more prompts, seeds and tables may join them, and a kill does no harm.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.paper.work import Scale, Work
     from tomadiff.evaluation.runs.processes import ProcessGroup
 
-    _check(model, arch, prompts_from, prompts, allow_pickle)
+    _check(model, arch, prompts_from, prompts, allow_pickle, stored, reference)
     scale = Scale(prompts_from, prompts, seeds, steps, options.read_size(size), batch, rounds, depth)
     require_folder(out)
-    looks, group = options.read_networks(networks), ProcessGroup(device)
-    work = Work(out, scale, (device, dtype, allow_pickle), looks, group, shown=not as_json)
+    looks, how = options.read_networks(networks), (device, dtype, allow_pickle)
+    work = Work(out, scale, how, looks, ProcessGroup(device), reference, stored, shown=not as_json)
     _do(work, model, arch, tables)
-    if group.leads:
-        _tell(work, as_json, wide)
-    exit_if_failed(work.failures)
+    _tell(work, as_json, wide)
 
 
-def _check(model: str | None, arch: str | None, source: str, prompts: int, allow_pickle: bool) -> None:
+def _check(
+    model: str | None,
+    arch: str | None,
+    source: str,
+    prompts: int,
+    allow_pickle: bool,
+    stored: bool,
+    reference: Path | None,
+) -> None:
     """Raise for what cannot work before anything is loaded."""
     from tomadiff.evaluation.runs.models import require_model
     from tomadiff.evaluation.runs.prompts import load_prompts
 
     if model is not None and arch is not None:
         raise SettingError("Give --model to generate with or --arch to time, not both.")
+    options.require_images(reference)
+    if arch is not None and stored:
+        raise SettingError("--arch times, and --stored does not: leave one of them out.")
     load_prompts(source, prompts)
-    if model is not None:
+    if model is not None and not stored:
         require_model(model, allow_pickle)
 
 
@@ -115,28 +134,33 @@ def _do(work: Work, model: str | None, arch: str | None, tables: str | None) -> 
 
 
 def _tell(work: Work, as_json: bool, wide: bool) -> None:
-    """Write everything down, and print it."""
+    """Write everything down, and print it; the first of several processes does."""
     from tomadiff.cli.report import write
     from tomadiff.evaluation.paper.page import page
     from tomadiff.evaluation.paper.text import markdown
     from tomadiff.evaluation.runs.environment import environment
     from tomadiff.evaluation.runs.images import save_image
 
+    if not work.group.leads:
+        exit_if_failed(work.failures)
+        return
     work.folder.mkdir(parents=True, exist_ok=True)
     work.outcomes.sort(key=lambda outcome: outcome.table)
+    work.figures = dict(sorted(work.figures.items(), key=lambda named: int(re.findall(r"\d+", named[0])[0])))
     for loaded in work.runs:
         write([loaded], loaded.run.folder / "report.html", f"The paper's experiments on {loaded.name}")
     for name, figure in work.figures.items():
         save_image(figure.image, work.folder / name, optimize=True)
-    machine = environment()
+    machine = work.runs[0].run.environment if work.runs else environment()
     held = json.dumps({"machine": machine, "tables": [one.as_json() for one in work.outcomes]}, indent=2)
     write_whole(work.folder / "paper.html", page(work.outcomes, list(work.figures.values()), work.curves, machine))
-    write_whole(work.folder / "paper.md", markdown(work.outcomes, machine))
+    write_whole(work.folder / "paper.md", markdown(work.outcomes, machine, work.figures))
     write_whole(work.folder / "paper.json", held)
     if as_json:
         typer.echo(held)
     else:
         _show(work.outcomes, work.folder, wide)
+    exit_if_failed(work.failures)
 
 
 def _show(outcomes: list[Outcome], folder: Path, wide: bool) -> None:

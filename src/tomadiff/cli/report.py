@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from tomadiff.evaluation.report.report import Figure, LoadedRun
 
 
+Networks = Annotated[
+    str | None,
+    typer.Option(help="Let these look at the stored images first: lpips,dino,clip=/models/clip; default: nothing new."),
+]
+
+
 def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of runs; the first is what the others are compared with.")
@@ -28,6 +34,8 @@ def report(
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Token merging, before and after",
     images: Annotated[int, typer.Option(min=0, help="At most this many prompts of each run are shown.")] = 12,
     side: Annotated[int, typer.Option(min=16, help="Images are shown at most this many pixels wide and high.")] = 512,
+    networks: Networks = None,
+    reference: options.Reference = None,
     as_json: options.Json = False,
 ) -> None:
     """Make one page to look at (sliders, curves, tables) and one Markdown table out of runs.
@@ -36,8 +44,9 @@ def report(
     tomadiff report run
     tomadiff report monday tuesday --out compared.html
     tomadiff report run --images 40 --side 1024
+    tomadiff report run --networks lpips,dino,clip
 
-    The page is a single file that loads nothing: mail it, or open it anywhere.
+    The page is a single file that loads nothing: mail it, or open it anywhere. Nothing is generated.
     """  # noqa: D301 - a real backspace keeps the lines of the examples apart
     from tomadiff.evaluation.report.report import load_runs
 
@@ -45,6 +54,7 @@ def report(
         if out.suffix == ".md":
             raise SettingError(f"--out {out}: the table is written there; give the page a name such as report.html.")
         require_output(out, "--out", make_folder=True)
+    _measure(runs, networks, reference)
     loaded = load_runs(runs)
     path = out or runs[0] / "report.html"
     table = write(loaded, path, title, images, side)
@@ -52,6 +62,21 @@ def report(
         typer.echo(json.dumps(_as_json(loaded, path, table), indent=2))
         return
     Console(soft_wrap=True).print(f"The page is [bold]{path}[/bold], the table [bold]{table}[/bold]")
+
+
+def _measure(folders: Sequence[Path], networks: str | None, reference: Path | None) -> None:
+    """Let networks look at what runs have stored, where some were named."""
+    from tomadiff.evaluation.metrics.measure import measure
+    from tomadiff.evaluation.runs.record import Run
+
+    options.require_images(reference)
+    if networks is None:
+        if reference is not None:
+            raise SettingError("--reference alone measures nothing; name the networks as well: --networks inception.")
+        return
+    looks = options.read_networks(networks)
+    for folder in folders:
+        measure(Run(folder), networks=looks, reference_images=reference)
 
 
 def write(

@@ -73,22 +73,22 @@ def _as_published(**settings: Any) -> Callable[[float], ToMA]:
 
 
 def _published(title: str, schedule: Schedule = _PAPER_SCHEDULE, **settings: Any) -> Entry:
-    return Entry(title, _as_published(**settings), "paper", schedule)
+    return Entry(f"{title} (paper)", _as_published(**settings), "paper", schedule)
 
 
-# The rows of the paper's tables (`tomadiff paper`), whatever our own defaults become. They are found by name like the
-# others, but nothing iterates over them: some are slow, and nobody would choose them.
+# The rows of the paper's tables (`tomadiff paper`), whatever our own defaults become, and these beside them. Their
+# titles say which is which. They are found by name like the others, but nothing iterates over them: some are slow.
 PAPER: dict[str, Entry] = {
-    "paper-tile": _published("ToMA tile (paper)"),
-    "paper-stripe": _published("ToMA stripe (paper)", regions=Stripes(16)),
-    "paper-whole": _published("ToMA (paper)", attention_regions=Whole()),
-    "paper-once": _published("ToMA* (paper)", attention_regions=Whole(), span="block"),
-    "paper-once-stripe": _published("ToMA* stripe (paper)", regions=Stripes(16), span="block"),
+    "paper-tile": _published("ToMA tile"),
+    "paper-stripe": _published("ToMA stripe", regions=Stripes(16)),
+    "paper-whole": _published("ToMA", attention_regions=Whole()),
+    "paper-stripe-whole": _published("ToMA of section 5.1", regions=Stripes(16), attention_regions=Whole()),
+    "paper-once": _published("ToMA*", attention_regions=Whole(), span="block"),
+    "paper-once-stripe": _published("ToMA* stripe", regions=Stripes(16), span="block"),
     "paper-random": _published("random", attention_regions=Whole(), selector="random"),
     "paper-strided": _published("strided", attention_regions=Whole(), selector="strided"),
     "paper-kmeans": _published("k-means", attention_regions=Whole(), selector="kmeans"),
     "paper-global": _published("facility location, whole grid", regions=Whole()),
-    "paper-striped": _published("facility location by stripe", regions=Stripes(16), attention_regions=Whole()),
     "paper-tiles-2": _published("tiles of 2×2", regions=Tiles(2), attention_regions=Whole()),
     "paper-tiles-8": _published("tiles of 8×8", regions=Tiles(8), attention_regions=Whole()),
     "paper-tiles-16": _published("tiles of 16×16", regions=Tiles(16), attention_regions=Whole()),
@@ -96,6 +96,7 @@ PAPER: dict[str, Entry] = {
     "paper-every-1": _published("both every step", Schedule(1, 1)),
     "paper-every-5": _published("both every 5 steps", Schedule(5, 5)),
     "paper-every-10": _published("both every 10 steps", Schedule(10, 10)),
+    "toma-default": Entry("ToMA (default)", ToMA, "toma"),
 }
 
 

@@ -66,6 +66,8 @@ def measure(
 ) -> Results:
     """Measure what was generated so far, write it into the run's folder, and return it.
 
+    What other networks said of the same images before stays: networks may come one after the other.
+
     Args:
         run: with samples of ``reference`` and of other methods.
         reference: the method that the others are compared with.
@@ -79,6 +81,7 @@ def measure(
     work.pixels()
     for name, opener in (openers() if networks is None else networks).items():
         work.network(name, opener, reference_images)
+    work.keep_earlier()
     work.store()
     results = work.results()
     results.save(run.folder)
@@ -212,6 +215,26 @@ class _Work:
             self.sets[group][f"{name}_reference"] = interval(whole, outside)
 
     # -------------------------------------------------------------------------------- results
+    def keep_earlier(self) -> None:
+        """What was measured before and is not measured now, of groups that gained no image in between."""
+        if not (self.run.folder / "summary.json").is_file():
+            return
+        before = Results.load(self.run.folder)
+        for row in before.rows if before.reference == self.reference else ():
+            there = list(self.groups.get((row.method, row.ratio), {}).values())
+            if row.count == len(there):
+                now = set(self.sets[row.method, row.ratio]).union(*(self.values[sample.key] for sample in there))
+                for name in sorted(row.metrics.keys() - now):
+                    self._keep(name, row, there)
+
+    def _keep(self, name: str, row: Row, there: Sequence[Sample]) -> None:
+        self.missing.pop(name, None)
+        if name.removesuffix("_reference").endswith(("fid", "kid")):
+            self.sets[row.method, row.ratio][name] = row.metrics[name]
+        for sample in there:
+            if name in sample.metrics:
+                self.values[sample.key][name] = sample.metrics[name]
+
     def store(self) -> None:
         """Put the numbers of each image into the run's samples, where they are new."""
         for sample in self.samples:

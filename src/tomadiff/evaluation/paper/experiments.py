@@ -2,58 +2,23 @@
 
 Everything is scaled to the model at hand by keeping what a tile holds: the paper's 256 tiles on 4096 tokens are tiles
 of 4×4, and 64 tiles are 8×8, on every grid. Rows are named ``paper-…`` in the catalogue, with the paper's settings
-written out; ``toma`` next to them is this library's own default.
+written out; ``toma-default`` next to them is this library's own default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from tomadiff.errors import SettingError
 from tomadiff.evaluation.paper.claims import Alike, Below, Better, Check, Claim, Faster, NearlyAsFast
+from tomadiff.evaluation.paper.experiment import Experiment, Grid, Seen
 from tomadiff.evaluation.runs.variants import FULL, Variant, variants
 
 RATIOS = (0.25, 0.5, 0.75)
 HALF = (0.5,)
 MOST = (0.75,)
 DRIFT = 0.07  # the paper's bound on the DINO distance
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A figure of images side by side: one prompt per row, one column per variant."""
-
-    number: int
-    title: str
-    columns: tuple[Variant, ...]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One table of the paper.
-
-    Attributes:
-        table: of the paper.
-        title: what it compares, in a few words.
-        variants: what to compare; the unmerged model comes first.
-        claims: what the paper says about it.
-        scaling: what is different here from the paper, beyond the model.
-        kind: of model that it is about: a UNet, or a diffusion transformer.
-        figures: grids of images that the paper shows with it.
-        curves: whether the paper plots quality over time (its figure 5).
-    """
-
-    table: int
-    title: str
-    variants: tuple[Variant, ...]
-    claims: tuple[Claim, ...]
-    scaling: str
-    kind: Literal["unet", "transformer"] = "unet"
-    figures: tuple[Grid, ...] = ()
-    curves: bool = False
 
 
 # ---------------------------------------------------------------------------------------------- short ways to say it
@@ -81,10 +46,13 @@ def _faster(ones: Sequence[str], others: Sequence[str], ratios: Sequence[float] 
 
 
 # ---------------------------------------------------------------------------------------------- variants and ratios
-_STILL_QUICK = ("paper-whole", "paper-stripe", "paper-once", "paper-once-stripe")
+_STILL_QUICK = ("paper-whole", "paper-stripe-whole", "paper-stripe", "paper-once", "paper-once-stripe")
 _VARIANTS = (*_STILL_QUICK, "paper-tile")
-_MAIN = ("paper-whole", "paper-stripe", "paper-tile")
-_ALL_OPS = "ToMeSD and ToFu merge around every op at every level, for their own defaults merge far less."
+_MAIN = ("paper-whole", "paper-stripe-whole", "paper-stripe", "paper-tile")
+_ALL_OPS = (
+    "ToMeSD and ToFu merge around every op at every level, for their own defaults merge far less. ToMA chooses in "
+    "tiles, as in section 5.2.1 of the paper; ToMA of section 5.1 chooses in stripes. Both attend over the whole grid."
+)
 
 TIME = Experiment(
     1,
@@ -117,11 +85,11 @@ TIME = Experiment(
 QUALITY = Experiment(
     8,
     "what the variants do to images",
-    _every(*_VARIANTS, "tomesd-all", "toma"),
+    _every(*_VARIANTS, "tomesd-all", "toma-default"),
     (
         Claim(
             "of the variants, tile gives the images nearest to the original",
-            _better("paper-tile", ["paper-whole", "paper-stripe"], RATIOS),
+            _better("paper-tile", _MAIN[:-1], RATIOS),
         ),
         Claim("tile takes more time than stripe, for it reorders tokens", _faster(["paper-stripe"], ["paper-tile"])),
         Claim(
@@ -134,7 +102,7 @@ QUALITY = Experiment(
         ),
         Claim(
             "the default is nearer to the original than the paper's variants",
-            _better("toma", _MAIN),
+            _better("toma-default", _MAIN),
             about_default=True,
         ),
     ),
@@ -145,7 +113,7 @@ QUALITY = Experiment(
 BASELINES = Experiment(
     9,
     "ToMA and the baselines",
-    _every("paper-whole", "tomesd-all", "tofu-all", "todo", "toma"),
+    _every("paper-whole", "tomesd-all", "tofu-all", "todo", "toma-default"),
     (
         Claim(
             "ToMA is faster than ToMeSD, ToFu and ToDo",
@@ -157,12 +125,12 @@ BASELINES = Experiment(
         ),
         Claim(
             "the default is faster than ToMeSD and ToFu",
-            _faster(["toma"], ["tomesd-all", "tofu-all"]),
+            _faster(["toma-default"], ["tomesd-all", "tofu-all"]),
             about_default=True,
         ),
         Claim(
             "the default's images are nearer to the original than those of ToMeSD and ToFu",
-            _better("toma", ["tomesd-all", "tofu-all"], RATIOS),
+            _better("toma-default", ["tomesd-all", "tofu-all"], RATIOS),
             about_default=True,
         ),
     ),
@@ -182,7 +150,13 @@ SELECTION = Experiment(
     2,
     "how destinations are chosen",
     _every(
-        "paper-whole", "paper-striped", "paper-global", "paper-random", "paper-strided", "paper-kmeans", ratios=HALF
+        "paper-whole",
+        "paper-stripe-whole",
+        "paper-global",
+        "paper-random",
+        "paper-strided",
+        "paper-kmeans",
+        ratios=HALF,
     ),
     (
         Claim(
@@ -191,10 +165,12 @@ SELECTION = Experiment(
         ),
         Claim(
             "choosing by tile scores best by DINO and CLIP",
-            _better("paper-whole", ["paper-striped", "paper-global"], kinds=("dino", "clip")),
+            _better("paper-whole", ["paper-stripe-whole", "paper-global"], kinds=("dino", "clip")),
         ),
     ),
-    "Tokens merge over the whole grid. All but two choose in tiles of 4×4; k-means is our addition.",
+    "Tokens merge over the whole grid. ToMA of section 5.1 chooses in stripes, the next row over the whole grid, all "
+    "others in tiles of 4×4; k-means is our addition.",
+    seen=(Seen(3, "hidden_states"),),
 )
 
 TILES = Experiment(
@@ -243,7 +219,9 @@ SCHEDULES = Experiment(
         ),
         Claim("the same take less time than every step", _faster(["paper-tile"], ["paper-every-1"], HALF)),
     ),
-    "Tokens merge in tiles of 4×4. Intervals are the paper's, in steps, though it generates with 50 of them.",
+    "Tokens merge in tiles of 4×4. Intervals are the paper's, in steps, and so is the number of steps, 50.",
+    steps=50,
+    seen=(Seen(4, "overlap"),),
 )
 
 # ---------------------------------------------------------------------------------------------- transformers
@@ -251,7 +229,7 @@ _RISING = _every("paper-tile")
 TRANSFORMERS = Experiment(
     10,
     "diffusion transformers",
-    _every("paper-tile", "toma"),
+    _every("paper-tile", "toma-default"),
     (
         Claim(
             f"the DINO distance to the original stays below {DRIFT} at every ratio",
@@ -273,6 +251,7 @@ TRANSFORMERS = Experiment(
     "The first blocks stay unmerged: 10 of Flux's 57, the same share of other depths.",
     kind="transformer",
     figures=(Grid(10, "the original and ToMA", _RISING),),
+    seen=(Seen(9, "hidden_states"),),
 )
 
 EXPERIMENTS = (TIME, SELECTION, TILES, UNMERGE, SCHEDULES, QUALITY, BASELINES, TRANSFORMERS)

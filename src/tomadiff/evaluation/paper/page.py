@@ -8,7 +8,7 @@ from typing import Any
 from tomadiff.evaluation.paper.claims import Judged
 from tomadiff.evaluation.paper.outcomes import Outcome
 from tomadiff.evaluation.paper.published import PUBLISHED, SOURCE
-from tomadiff.evaluation.paper.text import EXPLAINED, MARKS, TITLE, claim_of, heading_of, summary
+from tomadiff.evaluation.paper.text import COLUMNS_EXPLAINED, EXPLAINED, MARKS, TITLE, claim_of, heading_of, summary
 from tomadiff.evaluation.report.markup import Markup, tag
 from tomadiff.evaluation.report.page_parts import document, facts, figure, folded, table
 from tomadiff.evaluation.report.report import Figure
@@ -41,7 +41,7 @@ def _claims(outcomes: Sequence[Outcome]) -> Markup:
         for one in outcome.judged
     ]
     shown = table("Claims", ("claim", "verdict", "table", "model"), rows)
-    return tag("section", tag("h2", "Claims"), tag("p", EXPLAINED, class_="soft"), shown)
+    return tag("section", tag("h2", "Claims"), tag("p", f"{EXPLAINED} {COLUMNS_EXPLAINED}", class_="soft"), shown)
 
 
 def _chapter(outcome: Outcome) -> Markup:

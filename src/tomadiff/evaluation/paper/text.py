@@ -8,7 +8,7 @@ from typing import Any
 from tomadiff.evaluation.paper.claims import ENOUGH, Judged, Verdict, counts
 from tomadiff.evaluation.paper.outcomes import Outcome
 from tomadiff.evaluation.paper.published import PUBLISHED, SOURCE
-from tomadiff.evaluation.report.report import line, plain
+from tomadiff.evaluation.report.report import Figure, line, plain
 from tomadiff.evaluation.runs.variants import UNGUARDED
 
 TITLE = "The paper's claims, on this model"
@@ -18,12 +18,21 @@ EXPLAINED = (
     f"on the other, and cannot be told in between or with fewer than {ENOUGH} samples. {UNGUARDED}"
 )
 
+COLUMNS_EXPLAINED = (
+    "Rows named (paper) have the paper's settings, those named (default) this library's. All others are the model in "
+    "full, the speed limit, and methods of others. Speed-ups are ratios of minima: the fastest image in full by the "
+    "fastest of a row. Paired ones are geometric means over equal prompts and seeds, and claims about time rest on "
+    "them. FID and judge-FD are against the unmerged set, those named (reference) against a folder of images."
+)
 
-def markdown(outcomes: Sequence[Outcome], machine: Mapping[str, Any]) -> str:
-    """Everything that is not an image."""
-    parts = [f"# {TITLE}", summary(outcomes), EXPLAINED, f"Published figures are from: {SOURCE}."]
+
+def markdown(outcomes: Sequence[Outcome], machine: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
+    """Everything; ``figures`` by the names of their files, which lie beside it."""
+    parts = [f"# {TITLE}", summary(outcomes), EXPLAINED, COLUMNS_EXPLAINED, f"Published figures are from: {SOURCE}."]
     for outcome in outcomes:
         parts += _chapter(outcome)
+    for name, figure in figures.items():
+        parts += [f"## {plain(figure.title)}", f"![{plain(figure.title)}]({name})", plain(figure.note)]
     parts.append("Machine: " + plain(", ".join(f"{key} {value}" for key, value in machine.items())))
     return "\n\n".join(parts) + "\n"
 

@@ -64,13 +64,19 @@ def kept(
     if inside(path.parent, path.name).is_file():
         held = require_record(read_json(path), {"settings": OBJECT, "rows": OBJECTS}, path)
         if held["settings"] == asked:
-            return [require_record(row, kinds, f"{path}, row {place}") for place, row in enumerate(held["rows"], 1)]
+            return stored_rows(path, kinds)
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(path, settings)
     rows = make(journal)
     write_whole(path, json.dumps({"settings": asked, "rows": rows}, indent=1))
     journal.close()
     return rows
+
+
+def stored_rows(path: Path, kinds: Mapping[str, Kind]) -> list[dict[str, Any]]:
+    """What :func:`kept` wrote, wherever and with whatever settings that was."""
+    held = require_record(read_json(path), {"settings": OBJECT, "rows": OBJECTS}, path)
+    return [require_record(row, kinds, f"{path}, row {place}") for place, row in enumerate(held["rows"], 1)]
 
 
 def machine() -> dict[str, Any]:

@@ -30,7 +30,8 @@ SIZES = {4096: (Grid(64, 64), 640), 1024: (Grid(32, 32), 1280)}
 
 PROMISED = ("paper-tile", "paper-stripe")  # those that are promised to be faster
 PACKAGE, RIVAL = "tomesd-package", "tomesd"
-METHODS = (RIVAL, *PROMISED, "paper-whole")
+UNPROMISED = ("paper-whole",)  # of which nothing is promised
+METHODS = (RIVAL, *PROMISED, *UNPROMISED)
 WARM_UP, ROUNDS = 2, 30
 
 
@@ -166,13 +167,13 @@ class Comparison:
         return self.own.best / self.rival.best
 
     def __str__(self) -> str:
-        own, share = self.own, f"{self.share:.2f} of {self.rival.title}'s time"
-        return f"{own.title}, {own.op} of {own.tokens} tokens at {own.ratio:g}: {share}"
+        own, times = self.own, f"{1 / self.share:.2f} times as fast as {self.rival.title}"
+        return f"{own.title}, {own.op} of {own.tokens} tokens at {own.ratio:g}: {times}"
 
 
-def compare(timings: Sequence[Timing]) -> list[Comparison]:
-    """Each of :data:`PROMISED` next to the package's ToMeSD, or this library's without it; the worst first."""
+def compare(timings: Sequence[Timing], methods: Sequence[str] = PROMISED) -> list[Comparison]:
+    """Each of ``methods`` next to the package's ToMeSD, or this library's without it; the worst first."""
     rival = PACKAGE if any(timing.method == PACKAGE for timing in timings) else RIVAL
     others = {(other.tokens, other.ratio, other.op): other for other in timings if other.method == rival}
-    found = [Comparison(own, others[own.tokens, own.ratio, own.op]) for own in timings if own.method in PROMISED]
+    found = [Comparison(own, others[own.tokens, own.ratio, own.op]) for own in timings if own.method in methods]
     return sorted(found, key=lambda pair: -pair.share)
