@@ -110,7 +110,7 @@ def _known() -> dict[tuple[str, float], tuple[str, str]]:
 
 
 # ---------------------------------------------------------------------------------------------- pages
-def write(results: Path, page: Path, command: str) -> None:
+def write(results: Path, page: Path, command: str, note: str = "") -> None:
     """``docs/paper`` out of the folder of ``tomadiff paper``."""
     held = json.loads((results / "paper.json").read_text(encoding="utf-8"))
     page.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def write(results: Path, page: Path, command: str) -> None:
         save_image(_reduced(read_image(path)), page / path.name, optimize=True)
     text = (results / "paper.md").read_text(encoding="utf-8")
     made_by = f"Everything on this page is made again, in hours, by `{command}`."
-    (page / "index.md").write_text(f"{text}\n{made_by}\n", encoding="utf-8")
+    (page / "index.md").write_text(f"{text}\n{' '.join(filter(None, (made_by, note)))}\n", encoding="utf-8")
     whole = json.dumps({"command": command, "settings": settings(), **held}, indent=1, ensure_ascii=False)
     (page / "paper.json").write_text(f"{whole}\n", encoding="utf-8")
 
@@ -135,7 +135,8 @@ def command_of(wanted: argparse.Namespace) -> str:
 
 def _reduced(image: Image.Image) -> Image.Image:
     image.thumbnail((WIDEST, WIDEST * 2), Image.Resampling.LANCZOS)
-    return image.quantize(method=Image.Quantize.FASTOCTREE)  # keeps the colours of thin lines
+    # No more than 256 colours; k-means keeps those of gradients and of thin lines.
+    return image.convert("RGB").quantize(method=Image.Quantize.MEDIANCUT, kmeans=1, dither=Image.Dither.NONE)
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -149,6 +150,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, help="a folder of images for FID")
     parser.add_argument("--model", "-m", help="instead of both embedded pipelines")
     parser.add_argument("--stored", action="store_true", help="generate nothing: write the pages again")
+    parser.add_argument("--note", default="", help="what else readers must know, such as how busy the machine was")
     parser.add_argument("--out", type=Path, default=OUT, help="where images and times are kept")
     parser.add_argument("--page", type=Path, default=PAGE, help="folder of the pages")
     return parser.parse_args(given)
@@ -157,7 +159,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Generate, measure and write; 1 if the folder holds images of other settings."""
     wanted = arguments(given)
-    asked = {name: value for name, value in vars(wanted).items() if name != "page"}
+    asked = {name: value for name, value in vars(wanted).items() if name not in ("page", "note")}
     if wrong := older(wanted.out):
         print("Images of other settings than the code has now; delete these runs:", *wrong, sep="\n")
         return 1
@@ -165,7 +167,7 @@ def main(given: Sequence[str] | None = None) -> int:
         paper(**asked)
     except typer.Exit as left:  # something failed, and the same command tries it again
         return left.exit_code
-    write(wanted.out, wanted.page, command_of(wanted))
+    write(wanted.out, wanted.page, command_of(wanted), wanted.note)
     return 0
 
 

@@ -56,7 +56,7 @@ SMALLER = {
     "python -m benchmarks.fidelity emoji*": "--pairs 1 --steps 2 --only '^toma' --results {folder}",
     "python -m benchmarks.fidelity *": "emoji-sdxl defaults --pairs 1 --steps 2 --results {folder}",
     "python -m benchmarks.paper *": "-m {tiny} --tables 6 --prompts 1 --seeds 1 --steps 2 --networks none "
-    "--out {folder}/out --page {folder}/page",
+    "--reference docs/images --out {folder}/out --page {folder}/page",
     "python -m benchmarks.forecasts *": "--pairs 1 --steps 4 --results {folder}",
     "python -m benchmarks.guidance *": "--pairs 2 --steps 2 --scales 3 --results {folder}",
     "python -m tests.fuzz *": "--runs 1 --log {folder}/fuzz.jsonl",
@@ -112,6 +112,7 @@ NOT_HERE = {
     "python -m benchmarks.speed_report *": Elsewhere(
         "is a test", "tests/benchmarks/test_speed.py::test_the_report_is_written_where_it_belongs"
     ),
+    "python -m training.reference *": Elsewhere("fetches the emoji with npm, once a week", WEEKLY),
     "make test *": Elsewhere(CI, ".ci/run"),
     "make lint *": Elsewhere(CI, ".ci/run"),
     ".ci/run *": Elsewhere(CI, ".github/workflows/ci.yml"),
