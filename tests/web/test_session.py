@@ -68,10 +68,10 @@ def test_forecast_steps_are_another_image_and_come_off_again(session: Session, m
 
 
 def test_what_is_recommended_is_one_line_without_settings(session: Session, model: Model) -> None:
-    request = ImageRequest(replace(SETTINGS, steps=10), Variant.named(RECOMMENDED))
+    request = ImageRequest(replace(SETTINGS, steps=40), Variant.named(RECOMMENDED))
     after = session.compare(request).after
     assert after.pattern.forecast
-    assert after.why.startswith("recommended for 10 steps")
+    assert after.why.startswith("recommended for 40 steps with guidance 5")
     assert after.maps == {}
     assert "patch = tomadiff.apply(pipe)\n" in model.python(request)
 
