@@ -58,6 +58,7 @@ SMALLER = {
     "python -m benchmarks.paper *": "-m {tiny} --tables 6 --prompts 1 --seeds 1 --steps 2 --networks none "
     "--reference docs/images --out {folder}/out --page {folder}/page",
     "python -m benchmarks.forecasts *": "--pairs 1 --steps 4 --results {folder}",
+    "python -m benchmarks.sizes *": "emoji-sdxl --sizes 64 --pairs 1 --steps 2 --results {folder}",
     "python -m benchmarks.guidance *": "--pairs 2 --steps 2 --scales 3 --results {folder}",
     "python -m tests.fuzz *": "--runs 1 --log {folder}/fuzz.jsonl",
     "python -m tests.web.hostile *": "--requests 15",
