@@ -5,6 +5,7 @@ Weights that are pickles can run code when they are opened, so they are refused 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -128,15 +129,18 @@ def quiet() -> Iterator[None]:
     import transformers
 
     logs = (diffusers.utils.logging, transformers.utils.logging)
-    before = [log.get_verbosity() for log in logs]
+    before, hub = [log.get_verbosity() for log in logs], logging.getLogger("huggingface_hub")
     for log in logs:
         log.set_verbosity(50)  # critical
         log.disable_progress_bar()
+    tells = hub.level
+    hub.setLevel(logging.CRITICAL)  # it tells every retry
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        hub.setLevel(tells)
         for log, verbosity in zip(logs, before, strict=True):
             log.set_verbosity(verbosity)
             log.enable_progress_bar()
@@ -265,6 +269,13 @@ def _why(name: str, problem: Exception) -> str:
         return f"{name} has no weights as safetensors; pass --allow-pickle if you trust whoever made it. ({text[:200]})"
     if constants.HF_HUB_OFFLINE and not Path(name).exists():
         return f"{name} is not on this machine, and HF_HUB_OFFLINE forbids to download it."
-    if any(word in text for word in _NO_NETWORK):
+    if any(word in reason for reason in _reasons(problem) for word in _NO_NETWORK):
         return f"{name} is not on this machine, and the hub cannot be reached; get it where there is a network."
     return f"{name} could not be loaded: {text[:300]}"
+
+
+def _reasons(problem: BaseException | None) -> Iterator[str]:
+    """What went wrong, and what that came from: libraries say "no such file" where there is no network."""
+    while problem is not None:
+        yield f"{type(problem).__name__}: {problem}"
+        problem = problem.__cause__ or problem.__context__
