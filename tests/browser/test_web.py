@@ -478,9 +478,11 @@ def test_twenty_requests_in_a_row_leave_everything_as_it_was(
         visit.type("seed", str(1000 + turn))
         visit.type("prompt", dice.choice(["a fox", "a panda on a pink background", "🦊 < & >"]))
         visit.choose("method", dice.choice(methods))
-        if visit.page.locator("#ratio").is_visible():
-            visit.page.locator("#ratio input[type=number]").fill(f"{dice.randrange(1, 16) * 0.05:.2f}")
-            visit.page.locator("#ratio input[type=number]").blur()
+        visit.page.wait_for_timeout(1000)  # the ratio comes and goes with the method
+        ratio = visit.page.locator("#ratio input[type=number]")
+        if ratio.is_visible() and ratio.is_enabled():
+            ratio.fill(f"{dice.randrange(1, 16) * 0.05:.2f}")
+            ratio.blur()
         visit.press()
         sizes.append(resident())
     assert np.array_equal(unpatched(model), before)
